@@ -1,0 +1,5 @@
+"""``python -m openrecipes``."""
+
+from openrecipes.cli.main import main
+
+main()
