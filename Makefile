@@ -2,7 +2,7 @@
 # Python 3.11 or 3.12 is needed, nothing else.
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu   on a machine with internet and no GPU
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c '' 2>/dev/null && echo $$p && break; done)
 TORCH_INDEX ?=
 VENV := .venv
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
