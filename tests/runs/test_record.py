@@ -1,0 +1,242 @@
+"""The run record: keys, appending, cut and broken lines, attempts."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from openrecipes.errors import InputError
+from openrecipes.runs.record import (
+    MANIFEST,
+    STEPS,
+    Failure,
+    Manifest,
+    RunRecord,
+    RunWriter,
+    Step,
+    Times,
+    new_run_id,
+    utc_now,
+)
+
+MANIFEST_KEYS = [
+    "run_version",
+    "id",
+    "engine",
+    "launcher",
+    "state",
+    "argv",
+    "flags",
+    "env",
+    "model",
+    "rows",
+    "layout",
+    "world_size",
+    "stack",
+    "machine",
+    "times",
+    "effective",
+    "profiler",
+    "parity_probe",
+    "memory",
+    "checkpoints",
+    "failure",
+]
+STEP_KEYS = [
+    "attempt",
+    "step",
+    "loss",
+    "grad_norm",
+    "lr",
+    "slots",
+    "tokens",
+    "supervised_tokens",
+    "step_time_s",
+    "data_time_s",
+    "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "peak_rss_bytes",
+    "expert_load",
+]
+
+
+def manifest(**fields: object) -> Manifest:
+    return Manifest(id=new_run_id(), engine="native", launcher="local", **fields)
+
+
+def step(number: int, attempt: int = 1, **fields: object) -> Step:
+    return Step(attempt=attempt, step=number, **fields)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> RunWriter:
+    return RunWriter.create(tmp_path / "run", manifest())
+
+
+def read(writer: RunWriter) -> RunRecord:
+    return RunRecord.open(writer.path)
+
+
+def test_the_files_hold_exactly_the_keys_of_version_1(writer: RunWriter) -> None:
+    writer.append(step(0, loss=1.5))
+    document = json.loads((writer.path / MANIFEST).read_text())
+    assert list(document) == MANIFEST_KEYS
+    assert list(document["model"]) == [
+        "name", "source", "revision", "config_sha256", "parameters", "active_parameters",
+    ]  # fmt: skip
+    assert list(document["rows"]) == [
+        "path", "rows_sha256", "parquet_sha256", "row_tokens", "dataset",
+    ]  # fmt: skip
+    assert list(document["machine"]) == ["gpu", "count", "per_node", "hosts"]
+    assert list(document["times"]) == ["admitted", "started", "first_step", "finished"]
+    assert list(document["effective"]) == ["recompute", "ineffective_flags"]
+    assert list(json.loads((writer.path / STEPS).read_text())) == STEP_KEYS
+
+
+def test_update_rewrites_the_manifest_and_checks_it(writer: RunWriter) -> None:
+    now = utc_now()
+    writer.update(
+        state="failed",
+        world_size=2,
+        times=Times(admitted=now),
+        failure=Failure(kind="oom", step=3, rank=1),
+    )
+    kept = read(writer).manifest
+    assert (kept.state, kept.world_size, kept.times.admitted) == ("failed", 2, now)
+    assert kept.failure is not None and kept.failure.kind == "oom"
+    text = json.loads((writer.path / MANIFEST).read_text())["times"]["admitted"]
+    assert text.endswith("Z")
+    with pytest.raises(ValueError, match="state"):
+        writer.update(state="asleep")
+    assert read(writer).manifest.state == "failed"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_are_never_written(writer: RunWriter, bad: float) -> None:
+    writer.append(step(0, loss=bad, grad_norm=bad, step_time_s=bad))
+    writer.update(flags={"lr": bad}, memory={"weights": bad})
+    for name in (MANIFEST, STEPS):
+        text = (writer.path / name).read_text()
+        assert "NaN" not in text and "Infinity" not in text
+    assert read(writer).steps()[0].loss is None
+
+
+def test_a_nan_that_another_program_wrote_is_read_as_unknown(writer: RunWriter) -> None:
+    (writer.path / STEPS).write_text('{"attempt": 1, "step": 0, "loss": NaN}\n')
+    assert read(writer).steps()[0].loss is None
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "stopped"])
+@pytest.mark.parametrize("tail", ['{"attempt": 1, "st', '{"attempt": 1, "st\n', '{"attempt": 1}'])
+def test_a_cut_last_line_is_tolerated_while_the_run_is_not_done(
+    writer: RunWriter, state: str, tail: str
+) -> None:
+    writer.append(step(0))
+    writer.update(state=state)
+    with (writer.path / STEPS).open("a") as stream:
+        stream.write(tail)
+    assert [s.step for s in read(writer).steps()] == [0]
+
+
+def test_a_cut_last_line_of_a_finished_run_is_an_error(writer: RunWriter) -> None:
+    writer.append(step(0))
+    writer.update(state="done")
+    with (writer.path / STEPS).open("a") as stream:
+        stream.write('{"attempt": 1, "st')
+    with pytest.raises(InputError) as caught:
+        read(writer).steps()
+    assert caught.value.file == f"{writer.path / STEPS}:2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[1, 2]",
+        '{"attempt": 1}',
+        '{"attempt": 1, "step": -1}',
+        '{"attempt": 1, "step": true}',
+        '{"attempt": 1, "step": "1"}',
+        '{"attempt": 1, "step": 1, "unknown": 2}',
+        '{"attempt": 1, "step": 1, "step_time_s": -1.0}',
+        '{"attempt": 1, "step": 1, "slots": 10, "tokens": 11}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_a_broken_line_in_the_middle_is_named(writer: RunWriter, line: str) -> None:
+    writer.append(step(0))
+    with (writer.path / STEPS).open("ab") as stream:
+        stream.write(line.encode("utf-8", "surrogateescape") + b"\n")
+    writer.append(step(2))
+    with pytest.raises(InputError) as caught:
+        read(writer).steps()
+    assert caught.value.file == f"{writer.path / STEPS}:2"
+
+
+def test_a_step_recorded_twice_in_one_attempt_is_an_error(writer: RunWriter) -> None:
+    writer.append(step(0))
+    writer.append(step(0))
+    with pytest.raises(InputError, match="step 0 of attempt 1 a second time"):
+        read(writer).steps()
+
+
+def test_the_highest_attempt_of_a_step_counts(writer: RunWriter) -> None:
+    for number in range(4):
+        writer.append(step(number, loss=1.0))
+    for number in range(2, 6):
+        writer.append(step(number, attempt=2, loss=2.0))
+    record = read(writer)
+    assert [(s.step, s.loss) for s in record.steps()] == [
+        (0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0), (5, 2.0),
+    ]  # fmt: skip
+    assert record.attempt_starts() == {0, 2}
+
+
+def test_a_resumed_writer_drops_the_cut_line_and_goes_on(writer: RunWriter) -> None:
+    writer.append(step(0))
+    with (writer.path / STEPS).open("a") as stream:
+        stream.write('{"attempt": 1, "st')
+    RunWriter.open(writer.path).append(step(1, attempt=2))
+    assert [(s.attempt, s.step) for s in read(writer).steps()] == [(1, 0), (2, 1)]
+
+
+def test_a_resumed_writer_keeps_a_whole_line_that_lacks_its_newline(writer: RunWriter) -> None:
+    (writer.path / STEPS).write_text('{"attempt": 1, "step": 0}')
+    RunWriter.open(writer.path).append(step(1, attempt=2))
+    assert [s.step for s in read(writer).steps()] == [0, 1]
+
+
+def test_an_existing_run_is_replaced_only_by_force(writer: RunWriter) -> None:
+    writer.append(step(0))
+    (writer.path / "mine.txt").write_text("kept")
+    with pytest.raises(InputError, match="exists already"):
+        RunWriter.create(writer.path, manifest())
+    assert len(read(writer).steps()) == 1
+    RunWriter.create(writer.path, manifest(), force=True)
+    assert read(writer).steps() == []
+    assert (writer.path / "mine.txt").read_text() == "kept"
+
+
+def test_a_directory_that_is_no_run_record_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such directory"):
+        RunRecord.open(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"no manifest\.json"):
+        RunRecord.open(tmp_path)
+    (tmp_path / MANIFEST).write_text('{"run_version": 2}')
+    with pytest.raises(InputError, match="run_version"):
+        RunRecord.open(tmp_path)
+    (tmp_path / MANIFEST).write_text("[]")
+    with pytest.raises(InputError, match="run record"):
+        RunRecord.open(tmp_path)
+    (tmp_path / MANIFEST).write_text('{"run_version": 1, "id": "x", "engine": "native"}')
+    with pytest.raises(InputError) as caught:
+        RunRecord.open(tmp_path)
+    assert caught.value.field == "launcher"
+
+
+def test_a_record_without_a_steps_file_is_told(writer: RunWriter) -> None:
+    (writer.path / STEPS).unlink()
+    with pytest.raises(InputError, match="no such file"):
+        read(writer).steps()
