@@ -57,7 +57,7 @@ def _finite_or_none(value: Any) -> Any:
 #: A real number; NaN and infinity become null, because JSON has neither.
 Real = Annotated[float | None, BeforeValidator(_finite_or_none)]
 Seconds = Annotated[Annotated[float, Field(ge=0)] | None, BeforeValidator(_finite_or_none)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class _Part(BaseModel):
@@ -71,8 +71,8 @@ class ModelPart(_Part):
     source: str | None = None
     revision: str | None = None
     config_sha256: str | None = None
-    parameters: int | None = None
-    active_parameters: int | None = None
+    parameters: Count | None = None
+    active_parameters: Count | None = None
 
 
 class RowsPart(_Part):
@@ -81,7 +81,7 @@ class RowsPart(_Part):
     path: str | None = None
     rows_sha256: str | None = None
     parquet_sha256: str | None = None
-    row_tokens: int | None = None
+    row_tokens: Count | None = None
     dataset: dict[str, Any] | None = None
 
 
@@ -89,8 +89,8 @@ class Machine(_Part):
     """Where it ran: GPU type, how many in all and per node, and the hosts."""
 
     gpu: str | None = None
-    count: int | None = None
-    per_node: int | None = None
+    count: Count | None = None
+    per_node: Count | None = None
     hosts: list[str] | None = None
 
 
@@ -156,7 +156,7 @@ class Manifest(_Part):
     model: ModelPart = Field(default_factory=ModelPart)
     rows: RowsPart = Field(default_factory=RowsPart)
     layout: dict[str, Any] | None = None
-    world_size: Annotated[int, Field(ge=1)] | None = None
+    world_size: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     stack: dict[str, Any] | None = None
     machine: Machine = Field(default_factory=Machine)
     times: Times = Field(default_factory=Times)
