@@ -1,0 +1,82 @@
+"""Cross entropy fused with the head: the logits of a whole row never exist at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrecipes.engine.batch import IGNORE
+
+CHUNK_ELEMENTS = 2**23  # logits alive at once: 32 MiB in fp32
+
+
+def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Sum over counted positions of -log softmax(weight @ hidden)[target], in fp32.
+
+    Positions whose target is ``IGNORE`` cost nothing: their logits are not computed.
+
+    Args:
+        hidden: (T, hidden), already normalised.
+        weight: (vocabulary, hidden), the head.
+        targets: (T,) int64.
+
+    Returns:
+        () fp32.
+    """
+    counted = (targets != IGNORE).nonzero().squeeze(-1)
+    if counted.numel() < targets.numel():
+        hidden, targets = hidden[counted], targets[counted]
+    return _HeadCrossEntropy.apply(hidden, weight, targets)
+
+
+class _HeadCrossEntropy(torch.autograd.Function):
+    """Gradients are made in the forward pass, chunk by chunk, where the logits are at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        for start in range(0, hidden.shape[0], rows):
+            part, target = hidden[start : start + rows], targets[start : start + rows, None]
+            logits = torch.mm(part, weight.t()).float()
+            highest = logits.amax(-1, keepdim=True)
+            of_target = logits.gather(1, target)
+            exponent = logits.sub_(highest).exp_()
+            sums = exponent.sum(-1, keepdim=True)
+            total += (sums.log() + highest - of_target).sum()
+            if grad_hidden is None and grad_weight is None:
+                continue
+            grad = exponent.div_(sums)  # softmax - onehot
+            grad.scatter_add_(1, target, grad.new_full((), -1.0).expand(target.shape))
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[start : start + rows])
+            if grad_weight is not None:
+                _add_product(grad_weight, grad, part)
+        ctx.grads = (grad_hidden, grad_weight)
+        ctx.weight_dtype = weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        scale = grads[0]
+        grad_hidden, grad_weight = ctx.grads
+        del ctx.grads
+        if grad_hidden is not None:
+            grad_hidden.mul_(scale)
+        if grad_weight is not None:
+            grad_weight = grad_weight.mul_(scale).to(ctx.weight_dtype)
+        return grad_hidden, grad_weight, None
+
+
+def _add_product(total: Tensor, grad: Tensor, part: Tensor) -> None:
+    """total += grad^T @ part, in fp32."""
+    if grad.dtype == torch.float32:
+        total.addmm_(grad.t(), part)
+    else:
+        total += torch.mm(grad.t(), part)
