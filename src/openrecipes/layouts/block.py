@@ -1,0 +1,67 @@
+"""The base of every block of a recipe, and the one way to declare a field in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Block(BaseModel):
+    """A block of the document: unknown keys, wrong types, NaN and infinity are errors.
+
+    Blocks are immutable and hashable; ``block()`` gives them back as plain YAML data.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=False,
+        populate_by_name=True,
+        serialize_by_alias=True,
+    )
+
+    def block(self) -> dict[str, Any]:
+        """The block as plain data (strings, numbers, lists, maps), keys in the schema's order.
+
+        Keys that were never given are left out; a key given as ``None`` stays.
+        """
+        data: dict[str, Any] = _lists(self.model_dump(exclude_unset=True, by_alias=True))
+        return data
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lists(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_lists(item) for item in value]
+    return value
+
+
+def field(
+    description: str,
+    *,
+    example: Any,
+    unit: str | None = None,
+    default: Any = ...,
+    **constraints: Any,
+) -> Any:
+    """A field with what the schema's reader needs: meaning, unit and an example.
+
+    Args:
+        description: what the field means, one or two sentences.
+        example: a valid value.
+        unit: the unit of a number, ``"1"`` where it has none.
+        default: the value where the key is absent; required when not given.
+        constraints: pydantic's own (``ge``, ``pattern``, ``alias``, ...).
+    """
+    extra: dict[str, Any] = {} if unit is None else {"unit": unit}
+    return Field(
+        default,
+        description=description,
+        examples=[example],
+        json_schema_extra=extra or None,
+        **constraints,
+    )
