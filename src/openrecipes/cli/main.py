@@ -9,6 +9,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
+from openrecipes.cli import check, review
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
@@ -37,6 +38,10 @@ def openrecipes(
 
     Example: [bold]openrecipes rows build --help[/bold]
     """
+
+
+check.register(app)
+review.register(app)
 
 
 def main() -> None:
