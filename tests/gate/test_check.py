@@ -193,6 +193,13 @@ def test_an_unfinished_run_is_a_persons_decision(tmp_path: Path, state: str) -> 
     assert any(state in reason for reason in verdict.reasons)
 
 
+def test_a_record_is_no_proof_of_itself(tmp_path: Path) -> None:
+    reference = record(tmp_path / "r")
+    verdict = check(reference, reference)
+    assert verdict.verdict == "review"
+    assert "one record" in verdict.reasons[0]
+
+
 def test_no_step_is_wrong_input_and_nothing_is_written(tmp_path: Path) -> None:
     candidate = record(tmp_path / "c", curve=[])
     with pytest.raises(InputError, match=r"steps\.jsonl"):

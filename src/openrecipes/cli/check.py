@@ -96,19 +96,21 @@ def _parts(verdict: Verdict) -> list[RenderableType]:
 
 def _differences(verdict: Verdict) -> RenderableType:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="What differs", title_justify="left", box=None, pad_edge=False)
-    for column in ("setting", "candidate", "reference", "class", "verdict", "why"):
+    for column in ("verdict", "class", "setting: candidate against reference"):
         table.add_column(column, overflow="fold")
     for difference in verdict.configuration.differences:
-        table.add_row(
-            _text(difference.flag),
-            _text(_value(difference.candidate)),
-            _text(_value(difference.reference)),
-            _text(difference.kind),
-            _text(difference.verdict, _STYLES[difference.verdict]),
+        values = f"{_value(difference.candidate)} against {_value(difference.reference)}"
+        setting = Text.assemble(
+            _text(f"{difference.flag}: ", "bold"),
+            _text(values),
+            "\n",
             _text(difference.reason, "dim"),
         )
+        verdict_ = _text(difference.verdict, _STYLES[difference.verdict])
+        table.add_row(verdict_, _text(difference.kind), setting)
     return table
 
 

@@ -106,7 +106,7 @@ def compare(
     convergence = None
     if candidate.kind == reference.kind == "run":
         floor = noise.measure(candidate, reference, replicates)
-        convergence = curves.judge(candidate, reference, floor)
+        convergence = curves.judge(candidate, reference, floor, len(replicates))
     elif replicates:
         raise InputError(
             "give two run records, or leave --replicate out",

@@ -71,26 +71,31 @@ class Curves:
         }
 
 
-def judge(candidate: Side, reference: Side, floor: Floor | None) -> Curves:
+def judge(candidate: Side, reference: Side, floor: Floor | None, replicates: int = 0) -> Curves:
     """Judge the steps of two runs.
 
     Args:
         candidate: a run.
         reference: a run.
         floor: the noise floor of the reference and the candidate's multiple of it.
+        replicates: how many were given; without a floor all the same, the curves allow none.
     """
     ours, theirs = candidate.steps or (), reference.steps or ()
     figures = published.compare(_curve(ours), _curve(theirs))
     failures, doubts = dict(figures.failures), dict[str, str]()
     for name, side in (("candidate", candidate), ("reference", reference)):
         _judge_state(name, side, failures, doubts)
+    if candidate.hashes == reference.hashes:
+        doubts["same_record"] = "candidate and reference are one record, which proves nothing"
     common: dict[str, bool | None] = {}
     for figure, tolerance in _COMMON.items():
         common[figure], told = _equal(figure, tolerance, ours, theirs)
         if told:
             failures[figure] = told
     notes = []
-    if floor is None:
+    if floor is None and replicates:
+        notes.append("The curves fail as they are; no multiple of the noise floor is given.")
+    elif floor is None:
         notes.append(
             "No replicate was given: the verdict rests on the published procedure alone, which "
             "even a doubled learning rate can pass. Give --replicate for a noise floor."

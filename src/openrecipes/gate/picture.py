@@ -19,8 +19,8 @@ from openrecipes.gate.sides import Side
 from openrecipes.metrics.convergence import PIPELINE, relative_difference
 
 _WIDTH, _LEFT, _RIGHT = 720.0, 72.0, 16.0
-_LOSS_TOP, _LOSS_HEIGHT = 40.0, 180.0
-_APART_TOP, _APART_HEIGHT = 268.0, 120.0
+_LOSS_TOP, _LOSS_HEIGHT = 52.0, 180.0
+_APART_TOP, _APART_HEIGHT = 284.0, 120.0
 #: Differences are drawn on a logarithmic scale from here; smaller ones lie on its floor.
 _SMALLEST = 1e-9
 
