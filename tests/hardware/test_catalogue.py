@@ -78,7 +78,7 @@ def test_a_later_price_does_not_change_an_earlier_day() -> None:
 
 def test_what_is_not_known_has_no_price() -> None:
     assert price("AWS p5en.48xlarge", date(2020, 1, 1)) is None
-    assert price("AWS p4de.24xlarge", date(2026, 1, 1)) is None
+    assert price("AWS p6e-gb200.36xlarge", date(2026, 1, 1)) is None
     assert price("nobody's machine", date(2026, 1, 1)) is None
 
 

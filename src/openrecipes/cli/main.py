@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, review
+from openrecipes.cli import check, measure, review, stack
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
@@ -42,6 +42,8 @@ def openrecipes(
 
 check.register(app)
 review.register(app)
+measure.register(app)
+stack.register(app)
 
 
 def main() -> None:
