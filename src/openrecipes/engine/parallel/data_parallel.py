@@ -1,0 +1,139 @@
+"""Optimizer state sharded over ranks (ZeRO-1, Megatron's distributed optimizer).
+
+Parameters that are reduced along the same axis lie end to end in one flat buffer, their gradients
+in another, and each rank owns an equal slice of both. A step sums the gradients into the owners'
+slices once, after the last micro-batch; each owner updates its slice of fp32 masters; then the
+slices are gathered again. Nothing is averaged: the loss is divided beforehand.
+
+Every gradient element has exactly one owner in a stage, so the squared gradient norm is the plain
+sum of the owners' squares over the stage, whatever axes the parameters are reduced along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from openrecipes.engine.model.moe import Experts
+from openrecipes.engine.parallel.collectives import gather, sum_, sum_shard
+from openrecipes.engine.parallel.mesh import Axis, Mesh
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Where a parameter lies in its bucket: elements ``start`` to ``start`` + numel - 1."""
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+
+
+class Bucket:
+    """Parameters of one dtype that are reduced along one axis.
+
+    Args:
+        named: the parameters; those with weight decay come to lie first.
+        axis: the axis that gradients are summed along and state is sharded over.
+
+    Attributes:
+        weights: all parameters, flat, in their dtype; the parameters are views of it.
+        gradients: their gradients, flat, fp32; micro-batches add up in it.
+        master: this rank's slice of the weights, fp32 (the weights themselves where they are fp32).
+        gradient: this rank's slice of the summed gradients.
+        decayed: how many elements of the slice have weight decay.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], axis: Axis) -> None:
+        self.axis = axis
+        ordered = sorted(named, key=lambda item: not decays(*item))
+        self.slots: list[Slot] = []
+        size = decayed = 0
+        for name, parameter in ordered:
+            self.slots.append(Slot(name, parameter, size))
+            size += parameter.numel()
+            decayed = size if decays(name, parameter) else decayed
+        first = ordered[0][1]
+        self.held = -(-size // axis.size)
+        self.start = axis.rank * self.held
+        self.weights = torch.zeros(self.held * axis.size, dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros_like(self.weights, dtype=torch.float32)
+        for slot in self.slots:
+            self._adopt(slot)
+        own = slice(self.start, self.start + self.held)
+        alone = axis.size == 1
+        self.gradient = self.gradients if alone else torch.zeros_like(self.gradients[own])
+        self.master = self.weights[own]
+        if first.dtype != torch.float32:
+            self.master = self.master.float()
+        self.decayed = min(max(decayed - self.start, 0), self.held)
+
+    def _adopt(self, slot: Slot) -> None:
+        """Make the parameter a view of the flat weights and let its gradients add up in fp32."""
+        parameter, end = slot.parameter, slot.start + slot.parameter.numel()
+        place = self.weights[slot.start : end].view(parameter.shape)
+        place.copy_(parameter.detach())
+        parameter.data = place
+        gradient = self.gradients[slot.start : end].view(parameter.shape)
+        if parameter.dtype == torch.float32:
+            parameter.grad = gradient  # autograd adds to a gradient that is there, in place
+            return
+
+        def add(finished: Tensor) -> None:
+            if finished.grad is not None:
+                gradient.add_(finished.grad)
+                finished.grad = None
+
+        parameter.register_post_accumulate_grad_hook(add)
+
+    def reduce(self) -> None:
+        """Sum the gradients of all ranks into their owners' slices."""
+        sum_shard(self.gradients, self.gradient, self.axis)
+
+    def publish(self) -> None:
+        """Bring every rank the owners' new weights."""
+        own = self.weights[self.start : self.start + self.held]
+        if self.master.dtype != own.dtype:
+            own.copy_(self.master)
+        # gloo and NCCL both gather in place; a copy keeps input and output apart all the same
+        gather(self.weights, own.clone() if self.axis.size > 1 else own, self.axis)
+
+    def zero(self) -> None:
+        """Begin a step."""
+        self.gradients.zero_()
+
+
+def decays(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay applies: not to biases, nor to what has one dimension (norms, A_log)."""
+    return parameter.dim() > 1 and not name.endswith("bias")
+
+
+def buckets(model: nn.Module, mesh: Mesh) -> list[Bucket]:
+    """The trainable parameters of ``model``, experts apart from the rest, dtypes apart."""
+    groups: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter, expert in trainable(model):
+        groups.setdefault((expert, parameter.dtype), []).append((name, parameter))
+    return [
+        Bucket(named, mesh.edp if expert else mesh.data) for (expert, _), named in groups.items()
+    ]
+
+
+def trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    """Name, parameter, and whether it belongs to routed experts, in the model's order."""
+    experts = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, Experts)
+        for parameter in module.parameters()
+    }
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter, id(parameter) in experts
+
+
+def gradient_norm(owned: Iterable[Bucket], mesh: Mesh) -> float:
+    """The L2 norm of the whole gradient, fp64; every element counted once, at its owner."""
+    squares = [torch.linalg.vector_norm(b.gradient, dtype=torch.float64) ** 2 for b in owned]
+    return float(sum_(torch.stack(squares).sum(0, keepdim=True), mesh.stage).sqrt())
