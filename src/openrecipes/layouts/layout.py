@@ -203,31 +203,31 @@ class Layout(Block):
         Raises:
             InputError: a value that no layout can have, such as a size of 0.
         """
-        tp = size(flags, "tensor-model-parallel-size")
-        pp = size(flags, "pipeline-model-parallel-size")
-        cp = size(flags, "context-parallel-size")
-        max_tokens = (
-            flags.get("max-tokens-per-gpu") if flags.get("use-dynamic-batch-size") else None
-        )
-        values: dict[str, Any] = {
-            "tp": tp,
-            "pp": pp,
-            "vpp": virtual_stages(flags, pp, layers),
-            "cp": cp,
-            "ep": size(flags, "expert-model-parallel-size"),
-            "etp": size(flags, "expert-tensor-parallel-size", default=tp),
-            "dp": max(1, world_size // (tp * pp * cp)),
-            "sequence_parallel": bool(flags.get("sequence-parallel")),
-            "layer_split": split_from_flags(flags, pp, layers),
-            "max_tokens_per_gpu": max_tokens,
-            "rows_per_microbatch": rows_per_microbatch(max_tokens, cp, row_tokens)
-            if max_tokens and row_tokens
-            else size(flags, "micro-batch-size"),
-            "recompute": recompute_from_flags(flags),
-            "offload": offload_from_flags(flags),
-            "dispatcher": dispatcher_from_flags(flags),
-        }
         try:
+            tp = size(flags, "tensor-model-parallel-size")
+            pp = size(flags, "pipeline-model-parallel-size")
+            cp = size(flags, "context-parallel-size")
+            max_tokens = (
+                flags.get("max-tokens-per-gpu") if flags.get("use-dynamic-batch-size") else None
+            )
+            values: dict[str, Any] = {
+                "tp": tp,
+                "pp": pp,
+                "vpp": virtual_stages(flags, pp, layers),
+                "cp": cp,
+                "ep": size(flags, "expert-model-parallel-size"),
+                "etp": size(flags, "expert-tensor-parallel-size", default=tp),
+                "dp": max(1, world_size // (tp * pp * cp)),
+                "sequence_parallel": bool(flags.get("sequence-parallel")),
+                "layer_split": split_from_flags(flags, pp, layers),
+                "max_tokens_per_gpu": max_tokens,
+                "rows_per_microbatch": rows_per_microbatch(max_tokens, cp, row_tokens)
+                if max_tokens and row_tokens
+                else size(flags, "micro-batch-size"),
+                "recompute": recompute_from_flags(flags),
+                "offload": offload_from_flags(flags),
+                "dispatcher": dispatcher_from_flags(flags),
+            }
             return cls(**values)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
