@@ -75,6 +75,11 @@ class Backbone(nn.Module):
         self.norm_f = RMSNorm(config.hidden_size, config.layer_norm_epsilon) if last else None
 
 
+def keeps_fp32(name: str) -> bool:
+    """Whether a parameter stays fp32 in a bf16 model: the router, whose scores are fp32."""
+    return name.endswith((".gate.weight", ".gate.e_score_correction_bias"))
+
+
 class NemotronH(nn.Module):
     """The language model, or one pipeline stage of it.
 
@@ -109,6 +114,15 @@ class NemotronH(nn.Module):
         hidden = self.run(self.embed(batch), batch.segments())
         norm, head = self._end()
         return head(norm(hidden)).float()[None]
+
+    def to_precision(self, dtype: torch.dtype) -> NemotronH:
+        """Cast the parameters to fp32 or bf16, in place; what `keeps_fp32` names stays fp32.
+
+        In bf16 the norms, the router's scores, dt and the SSM state are still computed in fp32.
+        """
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            tensor.data = tensor.data.to(torch.float32 if keeps_fp32(name) else dtype)
+        return self
 
     def embed(self, batch: Batch) -> Tensor:
         """The first stage's input: (T, hidden)."""
