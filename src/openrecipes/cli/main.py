@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, measure, review, stack
+from openrecipes.cli import check, measure, review, rows, site, stack
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
@@ -41,7 +41,9 @@ def openrecipes(
 
 
 check.register(app)
+rows.register(app)
 review.register(app)
+site.register(app)
 measure.register(app)
 stack.register(app)
 

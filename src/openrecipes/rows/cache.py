@@ -1,0 +1,209 @@
+"""Tokenized conversations on disk, beside the output: a build that is killed goes on from here.
+
+What is written belongs to whole chunks. A chunk counts once its line stands in ``chunks.bin``,
+which is written last; whatever lies behind the last counted chunk is cut off on resuming.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openrecipes import files
+from openrecipes.errors import InputError
+from openrecipes.rows.masks import Mask
+from openrecipes.rows.pool import EncodedChunk, WorkerDied
+from openrecipes.rows.refusals import REASONS, Refused
+from openrecipes.rows.tokenization import Ids
+
+#: Bytes that a token takes: an int32 id and a mask byte.
+TOKEN_BYTES = 5
+
+#: One conversation: tokens, targets, learned ends of turn, input number, reason (0 = none).
+INDEX = np.dtype(
+    [("length", "<u4"), ("supervised", "<u4"), ("ends", "<u4"), ("input", "<u2"), ("reason", "<u2")]
+)
+#: Totals after a chunk: conversations, bytes of tokens.bin, bytes of refused.jsonl.
+_CHUNK = np.dtype([("conversations", "<u8"), ("tokens", "<u8"), ("refused", "<u8")])
+_REASON = {reason: number for number, reason in enumerate(REASONS, 1)}
+_FILES = ("tokens.bin", "index.bin", "refused.jsonl", "chunks.bin")
+
+
+class TokenCache:
+    """The cache of one build; ``open_cache`` makes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._streams: dict[str, IO[bytes]] = {
+            name: (directory / name).open("ab") for name in _FILES
+        }
+        self._reader = os.open(directory / "tokens.bin", os.O_RDONLY)
+        self._cut()
+        self._offsets: npt.NDArray[np.int64] | None = None
+
+    def _cut(self) -> None:
+        """Drop what belongs to no counted chunk."""
+        size = (self.directory / "chunks.bin").stat().st_size // _CHUNK.itemsize
+        self._streams["chunks.bin"].truncate(size * _CHUNK.itemsize)
+        chunks = np.fromfile(self.directory / "chunks.bin", _CHUNK)
+        last = chunks[-1] if len(chunks) else np.zeros((), _CHUNK)
+        self.conversations = int(last["conversations"])
+        self._tokens, self._refused = int(last["tokens"]), int(last["refused"])
+        self._streams["tokens.bin"].truncate(self._tokens)
+        self._streams["refused.jsonl"].truncate(self._refused)
+        self._streams["index.bin"].truncate(self.conversations * INDEX.itemsize)
+
+    def append(self, chunk: EncodedChunk, place: str) -> list[Refused]:
+        """Keep a chunk.
+
+        Args:
+            chunk: the next chunk.
+            place: the file that it comes from.
+
+        Returns:
+            Its refused conversations.
+        """
+        index = np.zeros(len(chunk.lengths), INDEX)
+        index["length"], index["supervised"] = chunk.lengths, chunk.supervised
+        index["ends"], index["input"] = chunk.ends, chunk.input
+        refused = []
+        for at, id_, reason, detail in chunk.refused:
+            index["reason"][at] = _REASON[reason]
+            line = f"{place}:{chunk.lines[at]}"
+            refused.append(Refused(chunk.first + at, id_, line, reason, detail))
+        told = "".join(json.dumps(asdict(r)) + "\n" for r in refused).encode()
+        self._tokens += len(chunk.data)
+        self._refused += len(told)
+        self.conversations += len(index)
+        self._write("tokens.bin", chunk.data)
+        self._write("refused.jsonl", told)
+        self._write("index.bin", index.tobytes())
+        counted = np.array((self.conversations, self._tokens, self._refused), _CHUNK)
+        self._write("chunks.bin", counted.tobytes())
+        return refused
+
+    def _write(self, name: str, content: bytes) -> None:
+        if content:
+            stream = self._streams[name]
+            stream.write(content)
+            stream.flush()
+
+    def index(self) -> npt.NDArray[Any]:
+        """(conversations,) of ``INDEX``, in input order."""
+        return np.fromfile(self.directory / "index.bin", INDEX)
+
+    def refused(self) -> list[Refused]:
+        """All refused conversations, in input order."""
+        with (self.directory / "refused.jsonl").open("rb") as lines:
+            return [Refused(**json.loads(line)) for line in lines]
+
+    def fetch(self, number: int) -> tuple[Ids, Mask]:
+        """Ids and mask of a conversation.
+
+        Reads instead of mapping the file: mapped pages would count as resident memory.
+        """
+        if self._offsets is None:
+            lengths = self.index()["length"].astype(np.int64)
+            self._offsets = np.concatenate([[0], np.cumsum(lengths * TOKEN_BYTES)])
+        start, stop = int(self._offsets[number]), int(self._offsets[number + 1])
+        content = os.pread(self._reader, stop - start, start)
+        tokens = (stop - start) // TOKEN_BYTES
+        return (
+            np.frombuffer(content, "<i4", tokens),
+            np.frombuffer(content, np.uint8, tokens, offset=4 * tokens),
+        )
+
+    def close(self) -> None:
+        """Close the files; they stay."""
+        for stream in self._streams.values():
+            stream.close()
+        os.close(self._reader)
+
+
+@contextmanager
+def open_cache(
+    directory: Path, fingerprint: dict[str, Any], *, resume: bool, force: bool, keep: bool = False
+) -> Iterator[TokenCache]:
+    """The cache in ``directory``: removed at the end and on bad input, kept on interruption.
+
+    Args:
+        directory: where it lies.
+        fingerprint: what the tokens depend on; a cache with another one is not resumed.
+        resume: go on with what is there.
+        force: throw away what is there.
+        keep: keep it after success, too.
+
+    Raises:
+        InputError: a cache is there and neither resumed nor thrown away, belongs to other input
+            or settings, or is in use.
+    """
+    told = directory / "settings.json"
+    with _locked(directory):
+        if told.exists() and not resume:
+            if not force:
+                raise InputError(
+                    "pass --resume to go on with it, or --force to start again",
+                    file=directory,
+                    found="an interrupted build",
+                )
+            _empty(directory)
+        if not told.exists():
+            _empty(directory)
+            files.write_json(told, fingerprint)
+        else:
+            _same(told, fingerprint)
+        cache = TokenCache(directory)
+        try:
+            yield cache
+        except BaseException as error:
+            cache.close()
+            if isinstance(error, InputError) and not isinstance(error, WorkerDied):
+                shutil.rmtree(directory)
+            raise
+        cache.close()
+        if not keep:
+            shutil.rmtree(directory)
+
+
+def _empty(directory: Path) -> None:
+    for file in directory.iterdir():
+        if file.name != "lock":
+            file.unlink()
+
+
+def _same(told: Path, fingerprint: dict[str, Any]) -> None:
+    before = files.read_json(told)
+    wanted = json.loads(json.dumps(fingerprint))
+    changed = sorted(k for k in {*before, *wanted} if before.get(k) != wanted.get(k))
+    if changed:
+        raise InputError(
+            "give the same input and settings, or --force to start again",
+            file=told.parent,
+            field=", ".join(changed),
+            found="an interrupted build of other input or settings",
+        )
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                "wait for the other build, or choose another --output",
+                file=directory,
+                found="a build that is running",
+            ) from None
+        yield

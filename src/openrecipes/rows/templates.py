@@ -1,0 +1,178 @@
+"""Chat templates: Jinja in a sandbox, with the filters and tags that templates expect."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from openrecipes.errors import InputError, one_line
+from openrecipes.rows.refusals import Refusal
+
+# Unicode noncharacters: no text may hold them, so they can mark spans inside rendered text.
+SPAN_OPEN, SPAN_CLOSE = "\ufdd0", "\ufdd1"
+
+
+class GenerationTag(Extension):
+    """``{% generation %}...{% endgeneration %}``: what the assistant said, the template says."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own interface)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Turn the block into a call of ``mark``."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+    def mark(self, caller: Macro) -> str:
+        """The block's text between span marks, where spans are asked for."""
+        text = str(caller())
+        marked = getattr(self.environment, "marks_spans", False)
+        return f"{SPAN_OPEN}{text}{SPAN_CLOSE}" if marked else text
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML; templates mean plain JSON.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Rendered text and, where asked for, the character spans of ``{% generation %}`` blocks."""
+
+    text: str
+    spans: list[tuple[int, int]]
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: the template's text.
+        name: the file it came from, for messages.
+        special_tokens: ``bos_token`` and the like, which templates may print.
+        options: further variables, such as ``enable_thinking``.
+        date: the day that ``strftime_now`` tells; needed by templates that call it, so that the
+            same input gives the same text on any day.
+        spans: mark ``{% generation %}`` blocks.
+
+    Raises:
+        InputError: the template does not compile, or needs a date.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        name: str,
+        special_tokens: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        date: datetime.date | None = None,
+        spans: bool = False,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.sha256 = hashlib.sha256(source.encode("utf-8")).hexdigest()
+        self.spans = spans
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        if date is not None:
+            now = datetime.datetime.combine(date, datetime.time())
+            environment.globals["strftime_now"] = now.strftime
+        environment.marks_spans = spans  # type: ignore[attr-defined]
+        try:
+            used = meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            raise InputError(
+                "mend the chat template",
+                file=f"{name}:{line}" if line else name,
+                found=one_line(error),
+                expected="a Jinja template",
+            ) from None
+        if "strftime_now" in used and date is None:
+            raise InputError(
+                "pass --template-date YYYY-MM-DD, so that the same input gives the same rows",
+                file=name,
+                found="a template that prints today's date",
+            )
+        self._variables = {**(special_tokens or {}), **(options or {})}
+
+    @property
+    def has_generation(self) -> bool:
+        """Does the template mark what the assistant said?"""
+        return "endgeneration" in self.source
+
+    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
+        """The conversation as text.
+
+        Raises:
+            Refusal: the template raises, or the text cannot be UTF-8.
+        """
+        text = self._render(messages, tools, prompt=False)
+        return self._cut_marks(text) if self.spans else Rendered(text, [])
+
+    def generation_prompt(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None
+    ) -> str:
+        """The conversation as text, up to where the assistant's next turn begins."""
+        return self._render(messages, tools, prompt=True)
+
+    def _render(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None, *, prompt: bool
+    ) -> str:
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=prompt,
+                **self._variables,
+            )
+        except Exception as error:  # a template can raise anything that Python can
+            raise Refusal("template-error", f"{type(error).__name__}: {error}") from None
+
+    def _cut_marks(self, text: str) -> Rendered:
+        parts: list[str] = []
+        spans: list[tuple[int, int]] = []
+        length = 0
+        for number, opened in enumerate(text.split(SPAN_OPEN)):
+            if number == 0:
+                parts.append(opened)
+                length += len(opened)
+                continue
+            inside, close, outside = opened.partition(SPAN_CLOSE)
+            if not close or SPAN_CLOSE in outside:
+                raise Refusal("template-error", "generation blocks that overlap")
+            spans.append((length, length + len(inside)))
+            parts += [inside, outside]
+            length += len(inside) + len(outside)
+        return Rendered("".join(parts), spans)
