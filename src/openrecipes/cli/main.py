@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, measure, review, rows, site, stack
+from openrecipes.cli import check, measure, model, review, rows, site, stack
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
@@ -46,6 +46,7 @@ review.register(app)
 site.register(app)
 measure.register(app)
 stack.register(app)
+model.register(app)
 
 
 def main() -> None:

@@ -158,6 +158,8 @@ class Checkpoint:
         """ ", <id>" of the model's bf16 checkpoint, known from the config or the folder's name."""
         shape = replace(self.config, num_nextn_predict_layers=0, mtp_pattern="")
         for model in models():
+            if model.config().get("model_type") != "nemotron_h":
+                continue
             other = NemotronHConfig.from_hf(model.config())
             if replace(other, num_nextn_predict_layers=0, mtp_pattern="") == shape:
                 return f", {model.hugging_face}"
