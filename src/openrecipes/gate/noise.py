@@ -8,7 +8,7 @@ precision. The candidate's difference is given as a multiple of it, with an inte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,18 +29,17 @@ RESOLUTION: Final = {"loss": 1e-7, "grad_norm": 1e-6}
 #: What a learning rate x1.1 moved in ten steps of a small model, relative, per unit of learning
 #: rate (measured at 1e-5, 1e-4 and 1e-3).
 LR_EFFECT: Final = {"loss": 1.6, "grad_norm": 26.0}
-#: Differences by which a replicate is still the reference: the order of rows and of sums.
-_ORDER_FLAGS: Final = frozenset(
-    {
-        "row-order-seed",
-        "micro-batch-size",
-        "use-dynamic-batch-size",
-        "max-tokens-per-gpu",
-        "balance-data",
-        "layout.rows_per_microbatch",
-        "layout.max_tokens_per_gpu",
-    }
+#: Flags that cut a global batch into micro-batches.
+_CUTTING_FLAGS: Final = frozenset(
+    {"micro-batch-size", "use-dynamic-batch-size", "max-tokens-per-gpu"}
 )
+#: Differences by which a replicate is still the reference: the order of rows and of sums.
+_ORDER_FLAGS: Final = _CUTTING_FLAGS | {
+    "row-order-seed",
+    "balance-data",
+    "layout.rows_per_microbatch",
+    "layout.max_tokens_per_gpu",
+}
 _RESAMPLES: Final = 2000
 _LARGEST: Final = 1e100  # a relative difference whose square is still a number
 _NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm"}
@@ -71,13 +70,20 @@ class Multiple:
 class Floor:
     """The noise floor of a reference and a candidate's multiple of it.
 
-    ``figures`` has ``loss`` and, where recorded, ``grad_norm``; ``lr`` is the mean learning rate.
+    Attributes:
+        replicates: how many.
+        steps: the numbers of the steps.
+        figures: ``loss`` and, where recorded, ``grad_norm``.
+        lr: the mean learning rate; None where unknown.
+        partial: the floor is too low: in half precision each product is rounded inside its
+            micro-batch, and no replicate has other micro-batches than the reference.
     """
 
     replicates: int
     steps: tuple[int, ...]
     figures: dict[str, Multiple]
     lr: float | None
+    partial: bool = False
 
     @property
     def resolves_learning_rate(self) -> bool | None:
@@ -91,27 +97,32 @@ class Floor:
 
     def failures(self) -> dict[str, str]:
         """Figures whose whole interval is over the limit."""
-        return {
-            f"noise_floor_{name}": f"the {_NAMES[name]} differs by {figure.multiple:.3g} times the "
-            f"noise floor ({figure.low:.3g} to {figure.high:.3g}); the limit is {LIMIT:g}"
-            for name, figure in self.figures.items()
-            if figure.low > LIMIT
-        }
+        return {} if self.partial else self._over(lambda figure: figure.low > LIMIT)
 
     def doubts(self) -> dict[str, str]:
-        """Figures over the limit whose interval reaches below it."""
+        """Figures over the limit that are no failures: the interval, or the floor, is in doubt."""
+        if self.partial:
+            return self._over(lambda figure: figure.multiple > LIMIT)
+        return self._over(lambda figure: figure.multiple > LIMIT >= figure.low)
+
+    def _over(self, chosen: Callable[[Multiple], bool]) -> dict[str, str]:
         return {
             f"noise_floor_{name}": f"the {_NAMES[name]} differs by {figure.multiple:.3g} times the "
-            f"noise floor, but the interval ({figure.low:.3g} to {figure.high:.3g}) reaches below "
-            f"the limit of {LIMIT:g}"
+            f"noise floor (95%: {figure.low:.3g} to {figure.high:.3g}); the limit is {LIMIT:g}"
             for name, figure in self.figures.items()
-            if figure.multiple > LIMIT >= figure.low
+            if chosen(figure)
         }
 
     def notes(self) -> list[str]:
         """What the floor can and cannot show."""
         notes = []
-        if all(figure.floor == 0 for figure in self.figures.values()):
+        if self.partial:
+            notes.append(
+                "The floor is too low: in half precision rounding happens inside micro-batches, "
+                "and no replicate has other ones than the reference. Give one with another "
+                "--micro-batch-size or --max-tokens-per-gpu as well."
+            )
+        elif all(figure.floor == 0 for figure in self.figures.values()):
             notes.append(
                 "The replicates equal the reference to the last digit: the floor is the "
                 "resolution of fp32 sums. Give a replicate with another --row-order-seed."
@@ -129,6 +140,7 @@ class Floor:
         return {
             "replicates": self.replicates,
             "limit": LIMIT,
+            "partial": self.partial,
             "resolves_learning_rate_x1.1": self.resolves_learning_rate,
             **{
                 name: {
@@ -166,7 +178,23 @@ def measure(candidate: Side, reference: Side, replicates: Sequence[Side]) -> Flo
     if "loss" not in figures:
         return None
     rates = [step.lr for step in reference.steps or () if step.lr is not None]
-    return Floor(len(replicates), steps, figures, math.fsum(rates) / len(rates) if rates else None)
+    return Floor(
+        replicates=len(replicates),
+        steps=steps,
+        figures=figures,
+        lr=math.fsum(rates) / len(rates) if rates else None,
+        partial=_half_precision(reference)
+        and not any(_cut_otherwise(replicate, reference) for replicate in replicates),
+    )
+
+
+def _half_precision(side: Side) -> bool:
+    """Whether a run computes in bf16 or fp16; outside engines do unless told otherwise."""
+    return side.engine != "native" or bool(side.flags.get("bf16") or side.flags.get("fp16"))
+
+
+def _cut_otherwise(replicate: Side, reference: Side) -> bool:
+    return any(replicate.flags.get(flag) != reference.flags.get(flag) for flag in _CUTTING_FLAGS)
 
 
 def _apart(figure: str, side: Side, reference: Side) -> list[float] | None:
