@@ -1,0 +1,54 @@
+"""``openrecipes site``: build static pages from recipes and runs, and serve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from openrecipes.cli.output import panel, print_json
+
+site = typer.Typer(no_args_is_help=True, help="Pages from recipes and runs: build and serve them.")
+
+
+@site.command("build")
+def site_build(
+    recipes: Annotated[Path, typer.Option("--recipes", help="Folder of recipe files.")],
+    output: Annotated[Path, typer.Option("--output", help="Folder of the site.")],
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Folder of run records, for the pictures.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Build one page per recipe, an index and JSON for programs.
+
+    An earlier site in --output is updated in place; only what changed is rendered again.
+
+    Example: [bold]openrecipes site build --recipes recipes --runs runs --output site[/bold]
+    """
+    from openrecipes.site.build import build
+
+    report = build(recipes, output, runs)
+    if json_:
+        print_json(
+            {
+                "index": str(report.index),
+                "recipes": report.recipes,
+                "rendered": report.rendered,
+                "removed": report.removed,
+                "runs": report.runs,
+            }
+        )
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    noun = "recipe" if report.recipes == 1 else "recipes"
+    console.print(f"{report.recipes} {noun}, {report.rendered} rendered, {report.removed} removed")
+    console.print(f"Look at {report.index.resolve().as_uri()}", markup=False)
+    console.print(f"or run: openrecipes site serve {output}", markup=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the ``site`` commands to the application."""
+    app.add_typer(site, name="site", rich_help_panel=panel("publish"))

@@ -1,0 +1,339 @@
+"""Everything that a recipe's page shows, gathered from the document and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from openrecipes.errors import InputError
+from openrecipes.layouts.layout import Layout
+from openrecipes.metrics.steps import spread
+from openrecipes.recipe.schema import Recipe
+from openrecipes.site import charts, comparison, derive, facts, markup, words
+from openrecipes.site.changes import Changes, changes
+from openrecipes.site.comparison import Comparison, Side
+from openrecipes.site.evidence import Run
+from openrecipes.site.grid import Grid, grid
+from openrecipes.site.prices import Calculator, calculator
+from openrecipes.site.sources import slug
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart on a page with its id, size class and legend."""
+
+    chart: charts.Chart
+    id: str
+    kind: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line and what it does."""
+
+    caption: str
+    text: Markup
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A titled list of keys and values."""
+
+    title: str
+    pairs: tuple[tuple[str, str], ...]
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A layout that was tried on the way."""
+
+    layout: str
+    outcome: str
+    where: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference's document and the address of its page."""
+
+    recipe: Recipe
+    address: str
+
+
+@dataclass(frozen=True)
+class RecipePage:
+    """One page; see ``templates/recipe.html`` for the order."""
+
+    title: str
+    name: str
+    model: str
+    model_page: str
+    gpu: str
+    label: str
+    status: str
+    superseded_by: str | None
+    facts: list[facts.Fact]
+    bibtex: str
+    command: Markup | None
+    other_commands: list[Command]
+    pictures: list[Picture]
+    grid: Grid | None
+    comparison: Comparison | None
+    changes: Changes | None
+    trials: list[Tried]
+    lists: list[Pairs]
+    calculator: Calculator | None
+    yaml: Markup
+    notes: Markup | None
+    derivations: list[derive.Derivation]
+
+    @property
+    def contents(self) -> list[tuple[str, str]]:
+        """Anchors and names of the sections that are there."""
+        entries: list[tuple[str, str, Any]] = [
+            ("command", "Command", self.command or self.other_commands),
+            ("measured", "Measured", self.pictures),
+            ("layout", "Layout", self.grid),
+            ("reference", "Reference", self.comparison),
+            ("changed", "What changed", self.changes),
+            ("failed", "Tried on the way", self.trials),
+            ("price", "Your cost", self.calculator),
+            ("stack", "Stack", self.lists),
+            ("yaml", "YAML", self.yaml),
+            ("notes", "Notes", self.notes),
+            ("derived", "Derivations", self.derivations),
+        ]
+        return [(anchor, name) for anchor, name, there in entries if there]
+
+
+def title(recipe: Recipe) -> str:
+    """``Training MODEL on GPU``."""
+    return f"Training {recipe.model} on {recipe.gpu.type}"
+
+
+def build(
+    recipe: Recipe,
+    text: str,
+    name: str,
+    address: str,
+    *,
+    candidate: Run | None = None,
+    reference_run: Run | None = None,
+    reference: Reference | None = None,
+    peak_flops: float | None = None,
+) -> RecipePage:
+    """The page of ``recipe``.
+
+    Args:
+        recipe: the document.
+        text: its YAML as it stands in the file.
+        name: its path in the registry, for commands.
+        address: the page's own, without ending.
+        candidate: the run that its figures come from.
+        reference_run: the run it was checked against.
+        reference: the document of the reference.
+        peak_flops: dense peak of one GPU in FLOP/s.
+    """
+    heading = title(recipe)
+    author = recipe.author
+    measured = recipe.result.measured if recipe.result else None
+    return RecipePage(
+        title=heading,
+        name=PurePosixPath(address).name,
+        model=recipe.model,
+        model_page=f"models/{slug(recipe.model)}.html",
+        gpu=recipe.gpu.type,
+        label=facts.label(recipe),
+        status=recipe.status,
+        superseded_by=recipe.superseded_by,
+        facts=facts.facts(recipe),
+        bibtex=markup.bibtex(
+            heading,
+            author.name if author else "OpenRecipes",
+            words.safe_link(author.url) if author else None,
+            measured.year if measured else None,
+        ),
+        command=markup.shell(recipe.run.rstrip("\n")) if recipe.run else None,
+        other_commands=_other_commands(recipe, name),
+        pictures=pictures(recipe, candidate, reference_run),
+        grid=_grid(recipe),
+        comparison=_comparison(recipe, candidate, reference_run, reference),
+        changes=changes(candidate.verdict if candidate else None),
+        trials=_trials(recipe),
+        lists=_lists(recipe),
+        calculator=calculator(recipe),
+        yaml=markup.yaml(text.rstrip("\n")),
+        notes=markup.markdown(recipe.notes) if recipe.notes else None,
+        derivations=derive.derivations(recipe, peak_flops),
+    )
+
+
+def _grid(recipe: Recipe) -> Grid | None:
+    noun = "process" if recipe.gpu.type == "CPU" else "GPU"
+    return grid(recipe.layout, recipe.gpu.count, recipe.gpu.per_node, noun)
+
+
+def pictures(recipe: Recipe, candidate: Run | None, reference: Run | None) -> list[Picture]:
+    """The charts that the runs allow."""
+    if candidate is None:
+        return []
+    window = recipe.result.window if recipe.result else None
+    found: list[Picture] = []
+    times = charts.step_times(candidate.step_times, window, _median(candidate, window))
+    if times:
+        found.append(Picture(times, "step-times"))
+    there = reference.losses if reference else []
+    losses = charts.losses(candidate.losses, there)
+    if losses:
+        legend = (("candidate", "this recipe"), ("reference", "reference")) if there else ()
+        found.append(Picture(losses, "losses", "", legend))
+    difference = charts.loss_difference(candidate.losses, there, noise_floor(candidate.verdict))
+    if difference:
+        found.append(Picture(difference, "loss-difference", "low"))
+    return found
+
+
+def _median(run: Run, window: tuple[int, int] | None) -> float | None:
+    if window is None:
+        return None
+    times = [t for s, t in run.step_times if t is not None and window[0] <= s <= window[1]]
+    try:
+        return spread(times).p50
+    except ValueError:
+        return None
+
+
+def noise_floor(verdict: Mapping[str, Any] | None) -> float | None:
+    """The noise floor of the loss (relative) in a verdict; None where it was not measured."""
+    convergence = (verdict or {}).get("convergence")
+    floor = convergence.get("noise_floor") if isinstance(convergence, dict) else None
+    loss = floor.get("loss") if isinstance(floor, dict) else None
+    found = loss.get("floor") if isinstance(loss, dict) else floor
+    return float(found) if isinstance(found, int | float) and 0 < found < 10 else None
+
+
+def _comparison(
+    recipe: Recipe, candidate: Run | None, run: Run | None, reference: Reference | None
+) -> Comparison | None:
+    correctness = recipe.correctness
+    told = (correctness.reference if correctness else None) or ""
+    text = markup.inline(told) if told else None
+    ours = comparison.side_of_recipe(recipe, facts.gpus(recipe))
+    if reference is not None:
+        theirs = comparison.side_of_recipe(reference.recipe, facts.gpus(reference.recipe))
+        rows = comparison.compare(ours, theirs)
+        return Comparison(text, rows, f"{reference.address}.html")
+    if run is not None:
+        rows = comparison.compare(ours, side_of_run(run))
+        return Comparison(text, rows)
+    return Comparison(text, ()) if text else None
+
+
+def side_of_run(run: Run) -> Side:
+    """A run's side of a comparison; figures that cannot be measured are unknown."""
+    from openrecipes.runs.measure import measure
+
+    manifest = run.record.manifest
+    try:
+        layout = Layout.model_validate(manifest.layout) if manifest.layout else None
+    except ValidationError:
+        layout = None
+    try:
+        result = measure(run.record)
+    except InputError:
+        result = {}
+    machine = manifest.machine
+    gpus = ""
+    if machine.gpu and machine.count:
+        where = f" ({machine.per_node} per node)" if machine.per_node else ""
+        gpus = f"{machine.count} x {machine.gpu}{where}"
+    return comparison.side_of_result(layout, result, gpus)
+
+
+def _trials(recipe: Recipe) -> list[Tried]:
+    return [
+        Tried(
+            layout=t.layout.label
+            or " ".join(
+                f"{axis.upper()}{getattr(t.layout, axis)}" for axis in ("tp", "pp", "ep", "dp")
+            ),
+            outcome=t.outcome,
+            where=", ".join(
+                part
+                for part in (
+                    t.phase,
+                    None if t.step is None else f"step {t.step}",
+                    None if t.rank is None else f"rank {t.rank}",
+                )
+                if part
+            ),
+            note=t.note or "",
+        )
+        for t in recipe.trials or ()
+    ]
+
+
+_STACK_NAMES = {
+    "megatron_lm": "Megatron-LM",
+    "megatron_bridge": "Megatron-Bridge",
+    "transformer_engine": "Transformer Engine",
+    "pytorch": "PyTorch",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "deepep": "DeepEP",
+}
+
+
+def _lists(recipe: Recipe) -> list[Pairs]:
+    stack = recipe.stack.block() if recipe.stack else {}
+    software = _pairs(stack, _STACK_NAMES)
+    environment = tuple((recipe.env or {}).items())
+    workload = _pairs(recipe.workload.block(), {})
+    patches = tuple(
+        (patch.repo, ", ".join(p for p in (patch.why, patch.file, patch.commit) if p))
+        for patch in recipe.patches or ()
+    )
+    inputs = tuple((recipe.inputs or {}).items())
+    found = (
+        Pairs("Software", software),
+        Pairs("Patches", patches),
+        Pairs("Environment", environment, "env"),
+        Pairs("Inputs that you set", inputs, "env"),
+        Pairs("Workload and rows", workload),
+    )
+    return [pairs for pairs in found if pairs.pairs]
+
+
+def _pairs(block: Mapping[str, Any], names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """A block flattened to labelled text; nested blocks keep only their own key."""
+    found: list[tuple[str, str]] = []
+    for key, item in block.items():
+        if isinstance(item, Mapping):
+            found.extend(_pairs(item, names))
+        elif item is not None:
+            label = names.get(key, key.replace("_", " "))
+            found.append(
+                (label[:1].upper() + label[1:] if key not in names else label, _shown(item))
+            )
+    return tuple(found)
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, int):
+        return f"{item:,}"
+    return str(item)
+
+
+def _other_commands(recipe: Recipe, name: str) -> list[Command]:
+    """How OpenRecipes itself starts the recipe."""
+    return [Command("With OpenRecipes, on this machine", markup.shell(f"openrecipes run {name}"))]
