@@ -9,7 +9,8 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, measure, model, review, rows, site, stack
+from openrecipes.cli import check, measure, model, review, rows, site, stack, train
+from openrecipes.cli import run as run_command
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
@@ -42,6 +43,8 @@ def openrecipes(
 
 check.register(app)
 rows.register(app)
+run_command.register(app)
+train.register(app)
 review.register(app)
 site.register(app)
 measure.register(app)

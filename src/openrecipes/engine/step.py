@@ -120,6 +120,21 @@ class Trainer:
         loss = float(sum_(torch.cat(losses).sum(0, keepdim=True), self.mesh.data)) / supervised
         return loss, self._load(torch.stack(loads).sum(0))
 
+    def memory(self) -> dict[str, int]:
+        """This rank's bytes of weights, gradients, masters and optimizer state."""
+        tensors = [(b.weights, b.gradients, b.gradient, b.master) for b in self.buckets]
+        buffers = sum(buffer.nbytes for buffer in self.model.buffers())
+        return {
+            "weights": buffers + sum(weights.nbytes for weights, _, _, _ in tensors),
+            "gradients": sum(
+                whole.nbytes + (0 if own is whole else own.nbytes) for _, whole, own, _ in tensors
+            ),
+            "master": sum(
+                master.nbytes for weights, _, _, master in tensors if master.dtype != weights.dtype
+            ),
+            "optimizer": self.optimizer.state_bytes(),
+        }
+
     def _supervised(self, batches: Sequence[Batch]) -> int:
         self.phase = "data"
         counts = torch.stack([batch.supervised_tokens() for batch in batches])

@@ -10,11 +10,12 @@ Ranks are numbered in Megatron's order, the innermost axis first:
 ``dp``   has other rows                     ``edp``  holds the same experts
 ``pp``   holds other layers (the stage)
 
-Experts re-tile a whole stage: EDP = TP CP DP / (ETP EP), whatever DP is. Two more names follow:
+Experts re-tile a whole stage: EDP = TP CP DP / (ETP EP), whatever DP is. Three more names follow:
 
 ``data``   dp and cp together: ranks that hold the same weights and see other tokens. Gradients of
            all but the experts are summed, and their optimizer state is sharded, along it.
 ``stage``  all ranks of one pipeline stage.
+``world``  all ranks.
 
 The gradients of experts are summed along ``edp``: the exchange along ``ep`` has already brought
 each expert the tokens of all ranks.
@@ -54,6 +55,7 @@ class Mesh:
     ep: Axis = Axis()
     edp: Axis = Axis()
     stage: Axis = Axis()
+    world: Axis = Axis()
 
     @classmethod
     def alone(cls) -> Mesh:
@@ -61,22 +63,22 @@ class Mesh:
         return cls()
 
     @classmethod
-    def build(cls, device: str, *, expert_parallel: int = 1) -> Mesh:
+    def build(cls, device: str, world: int, *, expert_parallel: int = 1) -> Mesh:
         """The axes of this process group; every rank must call it, with the same sizes.
 
         Args:
             device: ``cpu`` or ``cuda``.
+            world: ranks in all; for 1 there is no process group.
             expert_parallel: EP; it divides the number of ranks.
         """
-        world = dist.get_world_size()
         if world == 1:
             return cls.alone()
         dense = init_device_mesh(device, (1, world, 1, 1), mesh_dim_names=DENSE_AXES)
         tiles = (1, world // expert_parallel, expert_parallel, 1)
         expert = init_device_mesh(device, tiles, mesh_dim_names=EXPERT_AXES)
-        # With TP and CP of 1 the data axis is dp, and it fills the stage.
+        # With TP, CP and PP of 1 the data axis is dp, and it fills the stage and the world.
         data = _axis(dense, "dp")
-        return cls(data=data, ep=_axis(expert, "ep"), edp=_axis(expert, "edp"), stage=data)
+        return cls(data, _axis(expert, "ep"), _axis(expert, "edp"), stage=data, world=data)
 
 
 def _axis(mesh: DeviceMesh, name: str) -> Axis:
