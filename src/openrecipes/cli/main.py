@@ -9,7 +9,10 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, measure, model, review, rows, site, stack, train
+from openrecipes.cli import check, measure, model, publish, review, rows, site, stack, train, verify
+from openrecipes.cli import lint as lint_command
+from openrecipes.cli import recipe as recipe_command
+from openrecipes.cli import registry as registry_command
 from openrecipes.cli import run as run_command
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
@@ -50,6 +53,11 @@ site.register(app)
 measure.register(app)
 stack.register(app)
 model.register(app)
+publish.register(app)
+verify.register(app)
+lint_command.register(app)
+recipe_command.register(app)
+registry_command.register(app)
 
 
 def main() -> None:

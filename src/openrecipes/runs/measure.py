@@ -40,10 +40,11 @@ _GPU_HOURS_FROM_START = "GPUs x (start to finish), including startup"
 
 @dataclass(frozen=True)
 class PriceGiven:
-    """A price that the caller knows better than the catalogue: USD per GPU-hour and whose it is."""
+    """A price that the caller knows better than the catalogue: whose it is, and of which day."""
 
     usd_per_gpu_hour: float
     source: str = "given by the author"
+    day: date | None = None
 
 
 def measure(
@@ -276,7 +277,7 @@ def _cost(
     name = instance or (manifest.stack or {}).get("instance")
     known = price(name, day) if name and day and not given else None
     if given is not None:
-        usd, source, dated = given.usd_per_gpu_hour, given.source, day
+        usd, source, dated = given.usd_per_gpu_hour, given.source, given.day or day
     elif known is not None:
         usd, source, dated = known.usd_per_gpu_hour, known.source, known.date
     else:

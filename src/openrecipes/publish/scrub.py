@@ -1,0 +1,175 @@
+"""Takes out of what is published what belongs to one machine or one person.
+
+Host names, IP and MAC addresses, e-mail addresses, user names, home paths, GPU serials and access
+tokens. Names are learned from the record itself (its hosts, home paths, ``user@host``) and from the
+machine that publishes; words that the recipe needs (model, data set, engine) are never taken out.
+"""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+import re
+import socket
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_HOME = re.compile(
+    r"(?<![\w.])(?:/home/|/Users/|/export/home/)([A-Za-z0-9._-]+)|(?<![\w./])/root\b"
+)
+_EMAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_LOGIN = re.compile(r"\b([a-z_][a-z0-9_.-]*)@([A-Za-z][A-Za-z0-9.-]*)\b(?!:[0-9a-f]{16})")
+_USER_WORD = re.compile(
+    r"\b(?:USER|LOGNAME|USERNAME|user|username|login)\s*[=:]\s*([A-Za-z0-9._-]+)"
+)
+_CLOUD_HOST = re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}(?:\.[A-Za-z0-9.-]+)?\b")
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
+_MAC = re.compile(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}\b")
+_SERIAL = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{10,})"
+)
+#: Names that tell nothing about anybody.
+_COMMON = frozenset(
+    (
+        "localhost",
+        "localdomain",
+        "root",
+        "user",
+        "ubuntu",
+        "admin",
+        "ec2-user",
+        "nobody",
+        "runner",
+        "docker",
+        "container",
+        "host",
+        "node",
+        "worker",
+        "head",
+        "master",
+        "main",
+        "train",
+        "job",
+        "gpu",
+        "cpu",
+        "local",
+        "git",
+        "sha256",
+    )
+)
+_LOCAL_ADDRESSES = frozenset(("127.0.0.1", "0.0.0.0", "::1", "::"))
+
+
+@dataclass(frozen=True)
+class Scrubber:
+    """Replaces what it has learned, and what looks like an address, in any text.
+
+    Attributes:
+        hosts: host names, longest first.
+        users: user names, longest first.
+    """
+
+    hosts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+
+    @classmethod
+    def learn(
+        cls,
+        texts: Iterable[str],
+        *,
+        hosts: Iterable[str] = (),
+        needed: Collection[str] = (),
+        here: bool = True,
+    ) -> Scrubber:
+        """Learn names from ``texts``.
+
+        Args:
+            texts: everything that will be scrubbed.
+            hosts: host names that are known.
+            needed: texts whose words must stay.
+            here: learn this machine's host and user too.
+        """
+        named, users = set(hosts), set[str]()
+        if here:
+            named |= {socket.gethostname()}
+            users |= {_me()}
+        for text in texts:
+            users |= {match[1] for match in _HOME.finditer(text) if match[1]}
+            users |= {match[1] for match in _USER_WORD.finditer(text)}
+            for match in _LOGIN.finditer(text):
+                users.add(match[1])
+                named.add(match[2])
+        named |= {host.partition(".")[0] for host in named}
+        return cls(_telling(named, needed), _telling(users, needed))
+
+    def text(self, text: str) -> str:
+        """``text`` with everything telling replaced."""
+        text = _TOKEN.sub("<token>", text)
+        text = _SERIAL.sub("<gpu>", text)
+        text = _HOME.sub("~", text)
+        text = _EMAIL.sub("<address>", text)
+        text = _CLOUD_HOST.sub("<host>", text)
+        text = _MAC.sub("<address>", text)
+        text = _IPV6.sub(_address, text)
+        text = _IPV4.sub(_address, text)
+        for host in self.hosts:
+            text = _word(host).sub("<host>", text)
+        for user in self.users:
+            text = _word(user).sub("<user>", text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """``value`` with every text in it scrubbed; keys stay."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text inside ``value``."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings(item)
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _telling(names: Iterable[str], needed: Collection[str]) -> tuple[str, ...]:
+    """The names that tell something and that no needed text holds, longest first."""
+    found = set()
+    for name in {name.strip(".") for name in names}:
+        common = len(name) < 3 or name.isdigit() or name.lower() in _COMMON
+        if not common and not any(_word(name).search(text) for text in needed):
+            found.add(name)
+    return tuple(sorted(found, key=lambda name: (-len(name), name)))
+
+
+def _word(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+def _address(match: re.Match[str]) -> str:
+    text = match.group()
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    return text if text in _LOCAL_ADDRESSES else "<address>"
