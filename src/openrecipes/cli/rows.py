@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from openrecipes.cli import rows_read
 from openrecipes.cli.output import panel, print_json
-from openrecipes.errors import InputError
-
-if TYPE_CHECKING:
-    from openrecipes.rows.build import Progress
-    from openrecipes.rows.encoder import EncoderSettings
-    from openrecipes.rows.selection import Mixture
+from openrecipes.cli.rows_options import (
+    Date,
+    Eos,
+    Expected,
+    Force,
+    Input,
+    Json,
+    ManyInputs,
+    MaskKind,
+    Options,
+    Skip,
+    Template,
+    TokenizerPath,
+    Vocabulary,
+    Workers,
+    encoder_settings,
+    mixture,
+    skipped,
+)
+from openrecipes.cli.rows_progress import progress_bar
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(rows_read.inspect)
+app.command(cls=ManyInputs)(rows_read.verify)
 
 
 def register(parent: typer.Typer) -> None:
@@ -36,87 +48,7 @@ def register(parent: typer.Typer) -> None:
     )
 
 
-class _ManyInputs(TyperCommand):
-    """Lets ``--input A B C`` take several values, as ``--input A --input B --input C`` does."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        taking = False
-        for argument in args:
-            if argument.startswith("-") and argument != "-":
-                taking = argument == "--input"
-                if not taking:
-                    spread.append(argument)
-                    continue
-                continue
-            if taking:
-                spread += ["--input", argument]
-            else:
-                spread.append(argument)
-        return super().parse_args(ctx, spread)
-
-
-Input = Annotated[
-    list[str],
-    typer.Option(
-        "--input",
-        help="Conversations: files (JSONL, .gz, .zst, parquet), directories, globs, or a hub data "
-        "set hf://OWNER/NAME@REVISION. Several may follow.",
-        show_default=False,
-    ),
-]
-TokenizerPath = Annotated[
-    Path, typer.Option("--tokenizer", help="Hugging Face directory or tokenizer.json.")
-]
-Template = Annotated[
-    Path | None,
-    typer.Option("--chat-template", help="Jinja file; without it the tokenizer directory's own."),
-]
-MaskKind = Annotated[
-    str,
-    typer.Option(
-        "--loss-mask-type",
-        help="What is learned: qwen3_5, qwen3, qwen, distill_qwen, generation or all.",
-    ),
-]
-Skip = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--skip",
-        metavar="REASON",
-        help="Leave out and count conversations refused for REASON, instead of stopping (or: all).",
-    ),
-]
-Vocabulary = Annotated[
-    int | None,
-    typer.Option("--vocab-size", help="The model's vocabulary; without it the tokenizer's.", min=1),
-]
-Expected = Annotated[
-    str | None,
-    typer.Option("--expect-tokenizer-sha256", help="Refuse another tokenizer.json."),
-]
-Eos = Annotated[
-    str | None,
-    typer.Option(
-        "--eos-token", help="Token (or id) between documents; without it the tokenizer's."
-    ),
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--template-option", metavar="KEY=JSON", help="A variable for the chat template."),
-]
-Date = Annotated[
-    str | None,
-    typer.Option("--template-date", metavar="YYYY-MM-DD", help="The day that a template is told."),
-]
-Workers = Annotated[
-    int | None, typer.Option("--num-workers", help="Encoding processes; without it one per core.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-
-
-@app.command(cls=_ManyInputs)
+@app.command(cls=ManyInputs)
 def build(
     input_: Input,
     tokenizer: TokenizerPath,
@@ -189,13 +121,14 @@ def build(
     DIR/chat_template.jinja --row-tokens 8192 --seed 42 --output rows.parquet --report
     report.json[/bold]
     """
-    from openrecipes.rows.build import BuildSettings, build
+    from openrecipes.rows.build import build
     from openrecipes.rows.report import DatasetFacts
+    from openrecipes.rows.settings import BuildSettings
 
     settings = BuildSettings(
         inputs=tuple(input_),
         output=output,
-        encoder=_encoder_settings(
+        encoder=encoder_settings(
             tokenizer,
             chat_template,
             loss_mask_type,
@@ -210,11 +143,11 @@ def build(
         rows=rows,
         seed=seed,
         overlong=overlong,
-        skip=_skipped(skip),
+        skip=skipped(skip),
         supervise_eos=supervise_eos,
         allow_unlearned_ends=allow_unlearned_ends,
         padding=padding_id,
-        mixture=_mixture(weights, input_rows),
+        mixture=mixture(weights, input_rows),
         eval_conversations=eval_conversations,
         eval_share=eval_share,
         eval_output=eval_output,
@@ -229,7 +162,7 @@ def build(
         dry_run=dry_run,
     )
     began = time.perf_counter()
-    with _progress() as progress:
+    with progress_bar() as progress:
         document = build(settings, progress)
     seconds = time.perf_counter() - began
     if json_:
@@ -238,125 +171,64 @@ def build(
         _tell(document, seconds, dry_run=dry_run)
 
 
-def _encoder_settings(
-    tokenizer: Path,
-    chat_template: Path | None,
-    mask_type: str,
-    vocabulary: int | None,
-    eos_token: str | None,
-    options: list[str] | None,
-    date: str | None,
-    expected_sha256: str | None,
-) -> EncoderSettings:
-    from openrecipes.rows.encoder import EncoderSettings
+@app.command(cls=ManyInputs)
+def encode(
+    input_: Input,
+    tokenizer: TokenizerPath,
+    output: Annotated[Path, typer.Option("--output", help="The JSONL file to write.")],
+    chat_template: Template = None,
+    loss_mask_type: MaskKind = "qwen3_5",
+    skip: Skip = None,
+    num_workers: Workers = None,
+    vocab_size: Vocabulary = None,
+    expect_tokenizer_sha256: Expected = None,
+    eos_token: Eos = None,
+    template_option: Options = None,
+    template_date: Date = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Write token ids and loss mask of each conversation as a JSON line.
 
-    return EncoderSettings(
-        tokenizer=tokenizer,
-        chat_template=chat_template,
-        mask_type=mask_type,
-        vocabulary=vocabulary,
-        eos_token=eos_token,
-        template_options=_template_options(options),
-        template_date=_date(date),
-        expected_tokenizer_sha256=expected_sha256,
+    Example: [bold]openrecipes rows encode --input chats.jsonl --tokenizer DIR --loss-mask-type
+    qwen3_5 --output encoded.jsonl[/bold]
+    """
+    from openrecipes.rows.encode import encode
+
+    settings = encoder_settings(
+        tokenizer,
+        chat_template,
+        loss_mask_type,
+        vocab_size,
+        eos_token,
+        template_option,
+        template_date,
+        expect_tokenizer_sha256,
     )
-
-
-def _template_options(options: list[str] | None) -> dict[str, Any]:
-    found = {}
-    for option in options or []:
-        key, equals, value = option.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(
-                "write KEY=JSON", field="--template-option", found=option, expected="KEY=JSON"
-            )
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
-
-
-def _date(text: str | None) -> datetime.date | None:
-    if text is None:
-        return None
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError:
-        raise InputError(
-            "give a day", field="--template-date", found=text, expected="YYYY-MM-DD"
-        ) from None
-
-
-def _skipped(reasons: list[str] | None) -> frozenset[str]:
-    return frozenset(part for reason in reasons or [] for part in reason.split(",") if part)
-
-
-def _mixture(weights: str | None, input_rows: str | None) -> Mixture | None:
-    from openrecipes.rows.selection import Mixture
-
-    if weights is None and input_rows is None:
-        return None
-    return Mixture(
-        None if weights is None else tuple(_numbers("--weights", weights, float)),
-        None if input_rows is None else tuple(_numbers("--input-rows", input_rows, int)),
-    )
-
-
-def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            "write numbers with commas between", field=option, found=text, expected="N,N,..."
-        ) from None
+    with progress_bar() as progress:
+        document = encode(
+            input_,
+            settings,
+            output,
+            skip=skipped(skip),
+            workers=num_workers,
+            force=force,
+            progress=progress,
+        )
+    if json_:
+        print_json(document)
+    else:
+        counts, tokens = document["conversations"], document["tokens"]
+        typer.echo(
+            f"wrote {counts['encoded']:,} of {counts['input']:,} conversations: {output}\n"
+            f"  {tokens['all']:,} tokens, {tokens['supervised']:,} supervised"
+        )
+        for reason, number in document["reasons"].items():
+            typer.echo(f"  skipped {number:,}: {reason}")
 
 
 def _command_line() -> str:
     return shlex.join(["openrecipes", *sys.argv[1:]])
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on stderr, with rate and time left; silent where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description:<9}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[conversations]:,} conversations, {task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    tasks: dict[str, tuple[Any, float, int]] = {}
-
-    def show(phase: str, done: int, total: int, conversations: int) -> None:
-        if phase not in tasks:
-            task = bar.add_task(phase, total=total, conversations=0, rate="")
-            tasks[phase] = (task, time.monotonic(), conversations)
-            bar.start()  # only now: processes must be forked before a display's thread exists
-        task, began, before = tasks[phase]
-        rate = (conversations - before) / max(time.monotonic() - began, 1e-3)
-        bar.update(task, completed=done, conversations=conversations, rate=f"{rate:,.0f}/s")
-
-    try:
-        yield show
-    finally:
-        bar.stop()
 
 
 def _tell(document: dict[str, Any], seconds: float, *, dry_run: bool) -> None:

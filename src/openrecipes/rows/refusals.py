@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Every reason, with what it means.
-REASONS = {
-    "invalid-utf8": "the line is not UTF-8, or holds half of a surrogate pair",
-    "broken-json": "the line is not one JSON object",
-    "broken-conversation": "messages are missing, or a message lacks a role or text",
-    "no-assistant": "there is no assistant turn to learn from",
-    "markers-in-content": "text holds the template's own turn markers, which mislead the mask",
-    "template-error": "the chat template refuses the conversation",
-    "header-not-found": "an assistant turn cannot be found in the rendered text",
-    "mask-misfit": "the loss mask type does not fit a message: its mask would be of wrong length",
-    "id-out-of-vocabulary": "a token id is not below the vocabulary size",
-    "overlong": "longer than a row, where rows hold whole conversations",
+from openrecipes.errors import InputError
+
+#: Every reason for a refusal, with what is expected instead.
+EXPECTED = {
+    "invalid-utf8": "UTF-8 text",
+    "broken-json": "one JSON object per line",
+    "broken-conversation": "messages, each with a role and text",
+    "no-assistant": "an assistant turn to learn from",
+    "markers-in-content": "no turn markers inside text, which mislead the mask",
+    "template-error": "a conversation that the chat template accepts",
+    "header-not-found": "every assistant turn in the rendered text",
+    "mask-misfit": "messages that the loss mask type can mask",
+    "id-out-of-vocabulary": "ids below the vocabulary size",
+    "overlong": "conversations that fit into a row",
 }
+REASONS = tuple(EXPECTED)
 
 
 class Refusal(Exception):
     """A conversation that must not be trained on as it is.
 
     Args:
-        reason: a key of ``REASONS``.
+        reason: one of ``REASONS``.
         detail: what was found, on one line.
     """
 
@@ -41,7 +44,7 @@ class Refused:
         number: position among all input conversations, from 0.
         id: the conversation's own id, or None.
         place: where it stands, ``file:line``.
-        reason: a key of ``REASONS``.
+        reason: one of ``REASONS``.
         detail: what was found.
     """
 
@@ -50,3 +53,20 @@ class Refused:
     place: str
     reason: str
     detail: str
+
+    def error(self) -> InputError:
+        """What ends a build or an encoding that does not skip this reason."""
+        if self.reason == "overlong":
+            advice = "choose longer rows, or --overlong skip or split"
+        else:
+            advice = (
+                f"mend it, or pass --skip {self.reason} to leave such conversations out and "
+                "count them"
+            )
+        return InputError(
+            advice,
+            file=self.place,
+            field=f"conversation {self.number if self.id is None else self.id}",
+            found=f"{self.reason}: {self.detail}",
+            expected=EXPECTED[self.reason],
+        )

@@ -41,6 +41,8 @@ class Tokens:
 class TextTokenizer:
     """A tokenizer with its special tokens, read from a directory or a tokenizer.json.
 
+    ``vocabulary`` is one more than the largest id.
+
     Raises:
         InputError: files missing or broken, or another sha256 than expected.
     """
@@ -77,12 +79,14 @@ class TextTokenizer:
         # Padding and truncation would change lengths behind the mask's back.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.vocabulary: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token.content for token in added.values() if token.special}
         self.special_tokens = _special_tokens(file.parent)
         self._normalizer = _state(self._tokenizer.normalizer)
-        self._widths = _byte_widths(self._tokenizer) if _is_byte_level(self._tokenizer) else None
+        widths = _byte_widths(self._tokenizer)
+        # Ids may have gaps: the number of tokens is not the bound that a model needs.
+        self.vocabulary = len(widths)
+        self._widths = widths if _is_byte_level(self._tokenizer) else None
 
     def id_of(self, token: str) -> int | None:
         """The id of a token, or None."""

@@ -1,0 +1,120 @@
+"""All settings of a build, and what may not stand in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openrecipes import files
+from openrecipes.errors import InputError
+from openrecipes.rows.encoder import EncoderSettings
+from openrecipes.rows.refusals import REASONS, Refused
+from openrecipes.rows.report import PACKING, DatasetFacts
+from openrecipes.rows.selection import Mixture, check_mixture
+
+#: Version of the bytes: the same version never gives other rows for the same input and settings.
+BUILD_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BuildSettings:
+    """All settings of a build; see ``openrecipes rows build --help``."""
+
+    inputs: tuple[str, ...]
+    output: Path
+    encoder: EncoderSettings
+    packing: str = "concat"
+    row_tokens: int = 8192
+    rows: int | None = None
+    seed: int = 42
+    overlong: str = "refuse"
+    skip: frozenset[str] = frozenset()
+    supervise_eos: bool = False
+    allow_unlearned_ends: bool = False
+    padding: int | None = None
+    mixture: Mixture | None = None
+    eval_conversations: int | None = None
+    eval_share: float | None = None
+    eval_output: Path | None = None
+    reports: tuple[Path, ...] = ()
+    facts: DatasetFacts = field(default_factory=DatasetFacts)
+    builder: str = "openrecipes rows build"
+    workers: int | None = None
+    resume: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+    @property
+    def held_out(self) -> bool:
+        """Is there an evaluation split?"""
+        return self.eval_conversations is not None or self.eval_share is not None
+
+    @property
+    def eval_path(self) -> Path:
+        """Where the evaluation rows go."""
+        return self.eval_output or self.output.with_name(f"{self.output.stem}.eval.parquet")
+
+    def skips(self, refused: Refused) -> bool:
+        """Is a refused conversation left out and counted, instead of ending the build?"""
+        if refused.reason in self.skip or "all" in self.skip:
+            return True
+        return refused.reason == "overlong" and self.overlong == "skip"
+
+
+def check(settings: BuildSettings) -> None:
+    """Raises InputError for settings that make no sense, or that would overwrite files."""
+    for name, value, allowed in (
+        ("--packing", settings.packing, tuple(PACKING)),
+        ("--overlong", settings.overlong, ("refuse", "skip", "split")),
+    ):
+        if value not in allowed:
+            raise InputError("choose one", field=name, found=value, expected=", ".join(allowed))
+    for name, number, least in (
+        ("--row-tokens", settings.row_tokens, 2),
+        ("--rows", settings.rows, 1),
+        ("--seed", settings.seed, 0),
+        ("--num-workers", settings.workers, 1),
+        ("--eval-conversations", settings.eval_conversations, 1),
+    ):
+        if number is not None and number < least:
+            raise InputError(
+                "give a larger number", field=name, found=number, expected=f">= {least}"
+            )
+    if settings.row_tokens > 1 << 24:
+        raise InputError(
+            "give a shorter row",
+            field="--row-tokens",
+            found=settings.row_tokens,
+            expected="<= 2^24",
+        )
+    if settings.eval_share is not None and not 0 < settings.eval_share < 1:
+        raise InputError(
+            "give a share",
+            field="--eval-share",
+            found=settings.eval_share,
+            expected="0 < share < 1",
+        )
+    if settings.eval_share is not None and settings.eval_conversations is not None:
+        raise InputError(
+            "give one of them", field="--eval-share, --eval-conversations", found="both"
+        )
+    if unknown := settings.skip - set(REASONS) - {"all"}:
+        raise InputError(
+            "name reasons to skip",
+            field="--skip",
+            found=", ".join(sorted(unknown)),
+            expected=", ".join([*REASONS, "all"]),
+        )
+    if settings.mixture is not None:
+        check_mixture(settings.mixture, len(settings.inputs))
+    if settings.dry_run:
+        return
+    outputs = [settings.output, *settings.reports]
+    if settings.held_out:
+        outputs.append(settings.eval_path)
+    if len({path.absolute() for path in outputs}) < len(outputs):
+        raise InputError("give each file its own name", field="--output", found="one name twice")
+    for path in outputs:
+        if path.is_dir():
+            raise InputError("give a file", file=path, field="--output", found="a directory")
+        files.refuse_existing(path, force=settings.force or settings.resume)
