@@ -85,6 +85,8 @@ def _parts(verdict: Verdict) -> list[RenderableType]:
         parts.append(_differences(verdict))
     compared = verdict.configuration.compared
     parts.append(_text(f"{compared} settings compared, {len(differences)} differ", "dim"))
+    if verdict.components:
+        parts.append(_components(verdict))
     if verdict.convergence is not None:
         parts.append(_curves(verdict))
         parts += [_text(f"note: {note}", "dim") for note in verdict.convergence.notes]
@@ -112,6 +114,26 @@ def _differences(verdict: Verdict) -> RenderableType:
         verdict_ = _text(difference.verdict, _STYLES[difference.verdict])
         table.add_row(verdict_, _text(difference.kind), setting)
     return table
+
+
+def _components(verdict: Verdict) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(title="Component tests", title_justify="left", box=None, pad_edge=False)
+    for column in ("result", "component", "precision", "error", "bound", "for"):
+        table.add_column(column, overflow="fold")
+    for test in verdict.components:
+        table.add_row(
+            _text(test["result"], _STYLES.get(test["result"], "yellow")),
+            _text(test["component"]),
+            *(_text(_short(test.get(key))) for key in ("precision", "relative_error", "bound")),
+            _text(test["flag"]),
+        )
+    return table
+
+
+def _short(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else _value(value)
 
 
 def _curves(verdict: Verdict) -> RenderableType:

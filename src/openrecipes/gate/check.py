@@ -10,7 +10,7 @@ from typing import Any, Final
 from openrecipes import __version__
 from openrecipes.errors import ExitCode, InputError
 from openrecipes.files import write_json, write_text
-from openrecipes.gate import configuration, curves, noise, picture, rules
+from openrecipes.gate import configuration, curves, kernels, noise, picture, rules
 from openrecipes.gate.plain import plain
 from openrecipes.gate.sides import Side, load
 
@@ -56,7 +56,12 @@ class Verdict:
             "look_first": list(self.look_first),
             "configuration": plain(self.configuration.as_json()),
             "convergence": None if convergence is None else plain(convergence.as_json()),
-            "components": [plain(dict(component)) for component in self.components],
+            "components": [plain(dict(t)) for t in self.components if t["result"] != "not run"],
+            "components_not_run": [
+                {key: plain(test[key]) for key in ("component", "flag", "reason")}
+                for test in self.components
+                if test["result"] == "not run"
+            ],
             "inputs": {
                 "candidate": self.candidate.described(),
                 "reference": self.reference.described(),
@@ -113,35 +118,50 @@ def compare(
             field="--replicate",
             found="a recipe among the two sides",
         )
-    reasons = _reasons(found, convergence)
+    components = kernels.test(found.differences, candidate)
     return Verdict(
-        verdict=_overall(found, convergence),
+        verdict=_overall(found, convergence, kernels.verdict(components)),
         candidate=candidate,
         reference=reference,
         replicates=tuple(replicates),
         configuration=found,
         convergence=convergence,
-        components=(),
-        reasons=tuple(reasons),
-        look_first=tuple(_look_first(found, convergence)),
+        components=tuple(components),
+        reasons=tuple(_reasons(found, convergence, components)),
+        look_first=tuple(_look_first(found, convergence, components)),
     )
 
 
-def _overall(found: configuration.Configuration, convergence: curves.Curves | None) -> str:
-    results = {found.verdict, "review" if convergence is None else convergence.result}
-    if "fail" in results:
-        return "fail"
-    return "pass" if results == {"pass"} else "review"
+def _overall(
+    found: configuration.Configuration, convergence: curves.Curves | None, components: str
+) -> str:
+    results = {difference.verdict for difference in found.differences} - {"component"}
+    results |= {components, "review" if convergence is None else convergence.result}
+    return next((verdict for verdict in ("fail", "review") if verdict in results), "pass")
 
 
-def _reasons(found: configuration.Configuration, convergence: curves.Curves | None) -> list[str]:
-    reasons = [_told(d) for d in found.differences if d.verdict != "pass"]
+def _reasons(
+    found: configuration.Configuration,
+    convergence: curves.Curves | None,
+    components: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    reasons = [_told(d) for d in found.differences if d.verdict not in ("pass", "component")]
+    reasons += [_told_test(test) for test in components if test["result"] != "pass"]
     if convergence is None:
         reasons.append("Two run records are needed for a convergence check: a recipe has no curve.")
     else:
         reasons += [f"{name}: {told}" for name, told in convergence.failures.items()]
         reasons += [f"{name}: {told}" for name, told in convergence.doubts.items()]
     return reasons
+
+
+def _told_test(test: Mapping[str, Any]) -> str:
+    begin = f"{test['flag']}: the component test of {test['component']}"
+    if test["result"] == "not run":
+        return f"{begin} was not run: {test['reason']}"
+    error = test["relative_error"]
+    shown = "no number" if error is None else f"{error:.2g}"
+    return f"{begin} in {test['precision']} failed: {shown} against {test['bound']:.2g}"
 
 
 def _told(difference: configuration.Difference) -> str:
@@ -151,7 +171,11 @@ def _told(difference: configuration.Difference) -> str:
     )
 
 
-def _look_first(found: configuration.Configuration, convergence: curves.Curves | None) -> list[str]:
+def _look_first(
+    found: configuration.Configuration,
+    convergence: curves.Curves | None,
+    components: Sequence[Mapping[str, Any]],
+) -> list[str]:
     look = []
     by_verdict = {v: [d for d in found.differences if d.verdict == v] for v in ("fail", "review")}
     look += [f"{d.flag}: {d.candidate} against {d.reference}" for d in by_verdict["fail"]]
@@ -164,8 +188,8 @@ def _look_first(found: configuration.Configuration, convergence: curves.Curves |
             look.append(f"{difference.flag}: class it with `openrecipes review`")
         else:
             look.append(f"{difference.flag}: {difference.reason}")
-    components = {d.component or "all" for d in found.differences if d.verdict == "component"}
-    look += [f"the component test of: {name}" for name in sorted(components)]
+    look += [_told_test(test) for test in components if test["result"] == "fail"]
+    look += list(dict.fromkeys(test["reason"] for test in components if "reason" in test))
     if convergence is None:
         look.append("run both sides and check their records")
     else:
