@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Segments
+
+Attend = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
 
 
 class Attention(nn.Module):
@@ -26,6 +30,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, keys, bias=bias)
         self.v_proj = nn.Linear(hidden, keys, bias=bias)
         self.o_proj = nn.Linear(queries, hidden, bias=bias)
+        self.attend: Attend = attend
 
     def forward(self, hidden: Tensor, segments: Segments) -> Tensor:
         """(T, hidden) to (T, hidden)."""
@@ -33,7 +38,7 @@ class Attention(nn.Module):
         q = self.q_proj(hidden).unflatten(-1, heads)
         k = self.k_proj(hidden).unflatten(-1, heads)
         v = self.v_proj(hidden).unflatten(-1, heads)
-        return self.o_proj(attend(q, k, v, segments).flatten(1))
+        return self.o_proj(self.attend(q, k, v, segments).flatten(1))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:

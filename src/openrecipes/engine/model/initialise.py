@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
+from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.model.mamba import initial_dt_bias
 from openrecipes.engine.model.nemotron_h import NemotronH
 
@@ -21,27 +23,38 @@ def initialise(model: NemotronH, seed: int) -> None:
     Each parameter draws from a generator of its own, seeded by the seed and its name, so a pipeline
     stage gets exactly its part of the whole model.
     """
-    config = model.config
-    depth = math.sqrt(config.num_hidden_layers) if config.rescale_prenorm_residual else 1.0
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         whole_name = global_name(name, model.stage_layers.start)
-        leaf = whole_name.rsplit(".", 1)[-1]
-        if leaf == "A_log":
-            tensor.copy_(torch.arange(1, tensor.numel() + 1, dtype=torch.float32).log())
-        elif leaf == "D" or "norm" in whole_name.split(".")[-2]:
-            tensor.fill_(1.0)
-        elif leaf == "dt_bias":
-            generator = _generator(seed, whole_name)
-            tensor.copy_(initial_dt_bias(config, torch.rand(tensor.shape, generator=generator)))
-        elif "bias" in leaf:
-            tensor.zero_()
-        elif "_conv." in whole_name:
-            bound = 1 / math.sqrt(tensor.shape[-1])  # as torch initialises a depthwise convolution
-            generator = _generator(seed, whole_name)
-            tensor.copy_((torch.rand(tensor.shape, generator=generator) * 2 - 1) * bound)
-        else:
-            std = config.initializer_range / (depth if _writes_residual(whole_name) else 1.0)
-            tensor.copy_(torch.randn(tensor.shape, generator=_generator(seed, whole_name)) * std)
+        tensor.copy_(initial_value(model.config, whole_name, tensor.shape, seed))
+
+
+def initial_value(
+    config: NemotronHConfig, name: str, shape: Sequence[int], seed: int
+) -> torch.Tensor:
+    """The random start of one parameter or buffer, fp32; see `initialise`.
+
+    Args:
+        config: the model's shape.
+        name: the whole-model name.
+        shape: of the whole parameter.
+        seed: together with the name it decides the values.
+    """
+    owner, _, leaf = name.rpartition(".")
+    generator = _generator(seed, name)
+    if leaf == "A_log":
+        return torch.arange(1, shape[0] + 1, dtype=torch.float32).log()
+    if leaf == "D" or "norm" in owner.rsplit(".", 1)[-1]:
+        return torch.ones(shape)
+    if leaf == "dt_bias":
+        return initial_dt_bias(config, torch.rand(shape, generator=generator))
+    if "bias" in leaf:
+        return torch.zeros(shape)
+    if "_conv." in name:
+        bound = 1 / math.sqrt(shape[-1])  # as torch initialises a depthwise convolution
+        return (torch.rand(shape, generator=generator) * 2 - 1) * bound
+    depth = math.sqrt(config.num_hidden_layers) if config.rescale_prenorm_residual else 1.0
+    std = config.initializer_range / (depth if _writes_residual(name) else 1.0)
+    return torch.randn(shape, generator=generator) * std
 
 
 def global_name(name: str, first_layer: int) -> str:
