@@ -135,8 +135,8 @@ class Catalogue(_Entry):
         newest = max(valid, key=lambda p: p.from_)
         return Price(
             usd_per_gpu_hour=newest.usd_per_hour / known.gpus,
-            source=f"{known.name} on demand, {newest.source}",
-            date=newest.from_,
+            source=f"{known.name} on demand since {newest.from_}, {newest.source}",
+            date=date,
         )
 
 

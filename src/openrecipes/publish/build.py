@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openrecipes.errors import InputError
+from openrecipes.flags.shell import references
 from openrecipes.flags.table import Flag, table
 from openrecipes.hardware.catalogue import gpu
 from openrecipes.layouts.describe import described
@@ -32,11 +33,13 @@ INPUTS: dict[str, tuple[str, str]] = {
     "valid-data": ("VALID_DATA", "parquet file with rows for validation"),
 }
 
+_VARIABLES = {"KERNEL_CACHE": "folder that compiled kernels are kept in"}
 #: Flags of one start that a reader's own launcher decides.
 _OF_A_START = frozenset({"nproc-per-node", "max-hours", "resume"})
-_ENV_PREFIXES = ("NCCL_", "CUDA_", "PYTORCH_", "TORCH", "TRITON_", "FI_", "NVTE_", "OMP_")
 #: Set by schedulers and launchers for one rank or one machine.
-_ENV_OF_A_RANK = re.compile(r"CUDA_VISIBLE_DEVICES|CUDA_HOME|CUDA_PATH|TORCHELASTIC_.*|.*_HOST.*")
+_ENV_OF_A_START = re.compile(
+    r"(RAY|SLURM|TORCHELASTIC)_.*|CUDA_VISIBLE_DEVICES|CUDA_(HOME|PATH)|.*_HOST.*"
+)
 
 
 def build(
@@ -79,7 +82,7 @@ def build(
         )
     proof = correctness(verdict, manifest, reference) if verdict else None
     verified = proof is not None and proof["result"] == "pass"
-    layout = _layout(manifest)
+    layout, env = _layout(manifest), _environment(manifest.env)
     parts: dict[str, Any] = {
         "schema_version": 1,
         "model": _needed(manifest.model.name, "model.name"),
@@ -90,10 +93,10 @@ def build(
         "workload": _workload(manifest),
         "layout": layout.block(),
         "arguments": _arguments(manifest),
-        "inputs": _inputs(manifest) or None,
+        "inputs": _inputs(manifest, env) or None,
         "result": result,
         "correctness": proof,
-        "env": _environment(manifest.env),
+        "env": env,
         "patches": [],
         "evidence": dict(evidence) if evidence else None,
     }
@@ -236,9 +239,15 @@ def _is_default(flag: Flag, engine: str, value: Any) -> bool:
     return bool(value == flag.default and (support is None or value == support.default))
 
 
-def _inputs(manifest: Manifest) -> dict[str, str]:
+def _inputs(manifest: Manifest, env: Mapping[str, str]) -> dict[str, str]:
+    """The shell variables of the command, each with a sentence."""
     used = [name for name in manifest.flags if name in INPUTS and manifest.flags[name]]
-    return dict(INPUTS[name] for name in used)
+    inputs = dict(INPUTS[name] for name in used)
+    for value in env.values():
+        for name in references(value):
+            if name not in env:
+                inputs.setdefault(name, _VARIABLES.get(name, "a value of your own machine"))
+    return inputs
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -246,9 +255,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if name.startswith(_ENV_PREFIXES)
-        and not _ENV_OF_A_RANK.fullmatch(name)
-        and not re.match(r"[/~]", value)
+        if not _ENV_OF_A_START.fullmatch(name) and not re.match(r"[/~]", value)
     }
 
 
