@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from openrecipes.engine.batch import Batch
+from openrecipes.engine.model import NemotronH
 from openrecipes.engine.model.moe import MoE
 from openrecipes.engine.optimizer import AdamW
 from openrecipes.engine.parallel.collectives import sum_
@@ -60,7 +61,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: NemotronH,
         mesh: Mesh,
         schedule: Schedule,
         *,

@@ -7,7 +7,10 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,11 +18,12 @@ from openrecipes.engine.batches import Source, StepRows
 from openrecipes.engine.evaluate import Validation
 from openrecipes.engine.job import Job
 from openrecipes.engine.model import NemotronH, initialise
-from openrecipes.engine.parallel.collectives import gather_rows
+from openrecipes.engine.parallel.collectives import gather_rows, sum_
 from openrecipes.engine.parallel.expert_parallel import spread_experts
 from openrecipes.engine.parallel.mesh import Mesh
 from openrecipes.engine.parallel.whole import whole_tensors
 from openrecipes.engine.parallel.world import World
+from openrecipes.engine.probe import NormProbe, ProbeLine, probe_logits
 from openrecipes.engine.recording import mark
 from openrecipes.engine.step import StepResult, Trainer
 from openrecipes.engine.weights import Checkpoint, export, load
@@ -122,7 +126,8 @@ class Rank:
         rows = source.step(number)
         fetched = time.perf_counter()
         self._phase = "step"
-        result = trainer.step(number, rows.batches)
+        with self._probe(number, trainer, mesh):
+            result = trainer.step(number, rows.batches)
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
         finished = time.perf_counter()
@@ -133,6 +138,27 @@ class Rank:
             self.writer.append(step)
             self._tell(number, result, step)
         return result
+
+    @contextmanager
+    def _probe(self, number: int, trainer: Trainer, mesh: Mesh) -> Iterator[None]:
+        """Around a step: write its fingerprint where one is asked for."""
+        if number not in self.job.settings.probe_steps:
+            yield
+            return
+        logits = probe_logits(trainer.model, self.world.device)
+        with NormProbe(trainer.model) as probe:
+            yield
+        squares = probe.layers()
+        local = torch.tensor(list(squares.values()), dtype=torch.float64, device=self.world.device)
+        layers = dict(zip(squares, map(tuple, sum_(local, mesh.data).tolist()), strict=True))
+        if self.writer:
+            line = ProbeLine(number, layers, self.job.config.pattern, logits).as_json()
+            self._append(self.writer.path / "probe.jsonl", line)
+
+    @staticmethod
+    def _append(file: Path, line: dict[str, Any]) -> None:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line, allow_nan=False) + "\n")
 
     def _figures(self, step_time: float, data_time: float, mesh: Mesh) -> torch.Tensor:
         """(ranks, 6) fp64: stop wanted, step and data seconds, peaks of RSS and device memory."""
@@ -176,9 +202,9 @@ class Rank:
 
     def _record_validation(self, number: int, loss: float, supervised: int) -> None:
         if self.writer:
-            line = {"step": number, "loss": loss, "supervised_tokens": supervised}
-            with (self.writer.path / "logs" / VALIDATION).open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line) + "\n")
+            told = loss if math.isfinite(loss) else None
+            line = {"step": number, "loss": told, "supervised_tokens": supervised}
+            self._append(self.writer.path / "logs" / VALIDATION, line)
             print(f"validation after step {number + 1}: loss {loss:.4f}", file=sys.stderr)
 
     def _export(
