@@ -45,7 +45,7 @@ def recipe_arguments(recipe: Recipe, engine: Engine | None = None) -> dict[str, 
     engine = engine or recipe.engine or "native"
     given = own_arguments(recipe)
     fields = field_flags(recipe, engine)
-    kept = _left_open(recipe)
+    kept = left_open(recipe)
     arguments = {
         name: value
         for name, value in given.items()
@@ -118,7 +118,7 @@ def decided_flags(engine: Engine) -> frozenset[str]:
     return decided | {"bf16"}
 
 
-def _left_open(recipe: Recipe) -> set[str]:
+def left_open(recipe: Recipe) -> set[str]:
     """Decided flags that this recipe's fields do not tell, so that ``arguments`` may."""
     layout = recipe.layout
     kept = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from pydantic import ValidationError
@@ -106,4 +107,6 @@ def _short(value: Any) -> Any:
         return f"a map with {len(value)} keys"
     if isinstance(value, list):
         return f"a list of {len(value)}"
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no word for it
     return value

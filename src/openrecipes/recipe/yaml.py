@@ -13,7 +13,7 @@ from datetime import date
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -201,6 +201,22 @@ def _check_strings(value: Any, file: str, path: str = "") -> None:
                 found=f"U+{ord(unsafe.group()):04X}",
                 expected="printable text",
             )
+
+
+def line_of(data: CommentedMap, field: str) -> int | None:
+    """The line (from 1) of a field such as ``layout.tp``, or of the nearest block above it."""
+    line: int | None = None
+    here: Any = data
+    for part in field.split("."):
+        if isinstance(here, CommentedMap) and part in here:
+            line = here.lc.key(part)[0] + 1
+            here = here[part]
+        elif isinstance(here, CommentedSeq) and part.isdecimal() and int(part) < len(here):
+            line = here.lc.item(int(part))[0] + 1
+            here = here[int(part)]
+        else:
+            break
+    return line
 
 
 def write(data: Any) -> str:
