@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import make
 
 from openrecipes.site.build import build
+from openrecipes.site.serve import server
+
+CHROMIUM_ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +48,44 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make.evidence(root / "runs")
     build(recipes, root / "site", root / "runs")
     return root / "site"
+
+
+@pytest.fixture(scope="session")
+def served(site: Path) -> Iterator[str]:
+    """The small site behind a real server, with its runs live."""
+    with server(site, "127.0.0.1", 0, site.parent / "runs") as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser(missing: Callable[[str, str], NoReturn]) -> Iterator[Browser]:
+    """A real headless Chromium."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        missing("browser", "install Chromium (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, args=CHROMIUM_ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Page]:
+    """A fresh tab; an error on the console or a request to another host fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("requestfailed", lambda request: faults.append(f"failed: {request.url}"))
+    page.on(
+        "request",
+        lambda r: None if "//127.0.0.1" in r.url or r.url[:5] == "file:" else faults.append(r.url),
+    )
+    yield page
+    context.close()
+    assert not faults

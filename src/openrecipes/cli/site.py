@@ -49,6 +49,35 @@ def site_build(
     console.print(f"or run: openrecipes site serve {output}", markup=False)
 
 
+@site.command("serve")
+def site_serve(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a built site.")],
+    watch: Annotated[
+        Path | None, typer.Option("--watch", help="Folder of runs or of a tune, shown live.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: any.")] = 8000,
+) -> None:
+    """Show a built site in the browser; with --watch also runs as they go.
+
+    Example: [bold]openrecipes site serve site --watch runs[/bold]
+    """
+    from openrecipes.site.serve import server
+
+    console = Console(highlight=False, soft_wrap=True)
+    with server(directory, host, port, watch) as running:
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{running.server_address[1]}"
+        console.print(f"The site: {address}/index.html", markup=False)
+        if watch is not None:
+            console.print(f"Live runs: {address}/live/index.html", markup=False)
+        console.print("Ctrl-C ends it.")
+        try:
+            running.serve_forever()
+        except KeyboardInterrupt:
+            console.print("ended")
+
+
 def register(app: typer.Typer) -> None:
     """Add the ``site`` commands to the application."""
     app.add_typer(site, name="site", rich_help_panel=panel("publish"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openrecipes.site import words
 from openrecipes.site.scales import (
@@ -25,6 +25,8 @@ from openrecipes.site.scales import (
 
 #: Above this many steps bars would be thinner than a pixel on a phone; a line is drawn instead.
 MOST_BARS = 80
+#: More points than this in a scatter would write their names over each other.
+MOST_NAMES = 12
 #: The most points a line is drawn with; longer runs are thinned so that extremes stay.
 MOST_POINTS = 400
 
@@ -51,6 +53,7 @@ class Dot:
     title: str
     kind: str = ""
     link: str | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Chart:
     y_band: Band | None = None
     rule: float | None = None
     keys: tuple[tuple[str, str], ...] = ()
+    clouds: tuple[tuple[str, str], ...] = ()
     table: tuple[tuple[str, ...], ...] = field(default=())
     table_head: tuple[str, ...] = ()
 
@@ -132,9 +136,8 @@ def step_times(
     if not known:
         return None
     first, last = known[0][0], known[-1][0]
-    inside = [t for s, t in known if window and window[0] <= s <= window[1]] or [
-        t for _, t in known
-    ]
+    inside = [t for s, t in known if window and window[0] <= s <= window[1]]
+    inside = inside or [t for _, t in known[1:]] or [known[0][1]]
     top = max(inside)
     overall = max(t for _, t in known)
     high = overall * 1.05 if overall <= top * 1.6 else top * 1.35
@@ -234,7 +237,7 @@ def losses(
         title="Loss",
         summary=summary + ".",
         x_label="step",
-        y_label="loss",
+        y_label="",
         x_ticks=step_axis(min(steps), max(steps), x),
         y_ticks=axis(ticks(low, high), y),
         lines=tuple(lines),
@@ -315,10 +318,15 @@ class Point:
     title: str
     kind: str = ""
     link: str | None = None
+    name: str = ""
 
 
-def price_and_rate(points: Sequence[Point]) -> Chart | None:
-    """USD per million tokens against tokens/s per GPU, both logarithmic."""
+def price_and_rate(points: Sequence[Point], most_links: int = 200) -> Chart | None:
+    """USD per million tokens against tokens/s per GPU, both logarithmic.
+
+    Up to ``most_links`` points are links with a tooltip; more are drawn as clouds by kind, so that
+    a thousand weigh a few kilobytes.
+    """
     known = [
         (p, p.usd, p.rate)
         for p in points
@@ -330,14 +338,29 @@ def price_and_rate(points: Sequence[Point]) -> Chart | None:
     rate = [r for _, _, r in known]
     x = Scale(min(rate) / 1.3, max(rate) * 1.3, log=True)
     y = Scale(min(usd) / 1.3, max(usd) * 1.3, flip=True, log=True)
-    across, up = log_ticks(x.low, x.high), log_ticks(y.low, y.high)
+    clouds: dict[str, list[str]] = {}
+    if len(known) > most_links:
+        for p, u, r in known:
+            clouds.setdefault(p.kind, []).append(f"M{x(r):g} {y(u):g}h0")
     return Chart(
         title="Price against rate",
         summary=f"Price against rate of {words.plural(len(known), 'recipe')}; "
         "down and to the right is better. Both axes are logarithmic.",
         x_label="tokens/s per GPU",
         y_label="$ per 1M tokens",
-        x_ticks=tuple(Tick(x(v), words.significant(v, 2)) for v in across),
-        y_ticks=tuple(Tick(y(v), words.dollars(v)) for v in up),
-        dots=tuple(Dot(x(r), y(u), p.title, p.kind, p.link) for p, u, r in known),
+        x_ticks=tuple(Tick(x(v), words.significant(v, 1)) for v in log_ticks(x.low, x.high)),
+        y_ticks=tuple(Tick(y(v), words.dollars(v)) for v in log_ticks(y.low, y.high)),
+        dots=() if clouds else tuple(Dot(x(r), y(u), p.title, p.kind, p.link) for p, u, r in known),
+        clouds=tuple((kind, "".join(path)) for kind, path in clouds.items()),
+        keys=tuple((f"dot-{kind}", kind) for kind in sorted({p.kind for p, _, _ in known})),
     )
+
+
+def _named(dots: list[Dot]) -> tuple[Dot, ...]:
+    """``dots`` without the names that would lie over another's, without any where they are many."""
+    kept: list[Dot] = []
+    for dot in dots:
+        near = any(abs(o.x - dot.x) < 20 and abs(o.y - dot.y) < 6 for o in kept if o.name)
+        crowded = near or len(dots) > MOST_NAMES
+        kept.append(replace(dot, name="") if crowded else dot)
+    return tuple(kept)

@@ -12,9 +12,6 @@ from openrecipes.site.sidebyside import ROWS, table
 from openrecipes.site.sources import slug
 from openrecipes.site.summary import Summary
 
-#: More recipes than this are dots without a link each, so that the index stays light.
-_MOST_LINKS = 200
-
 
 @dataclass(frozen=True)
 class ColumnHead:
@@ -157,7 +154,6 @@ def _row(s: Summary) -> IndexRow:
 
 
 def _points(summaries: Sequence[Summary]) -> list[charts.Point]:
-    links = len(summaries) <= _MOST_LINKS
     return [
         charts.Point(
             s.usd_per_million_tokens,
@@ -165,7 +161,8 @@ def _points(summaries: Sequence[Summary]) -> list[charts.Point]:
             f"{s.model}, {s.gpus} x {s.gpu}: {words.number(s.tokens_per_s_per_gpu, 2)} "
             f"tokens/s per GPU, {words.dollars(s.usd_per_million_tokens)} per 1M tokens",
             s.status,
-            s.page if links else None,
+            s.page,
+            f"{s.model} · {s.gpus} x {s.gpu}",
         )
         for s in summaries
     ]

@@ -1,0 +1,126 @@
+"use strict";
+// The index: filters and sorting, with the state in the address so that a view can be shared.
+
+const table = document.querySelector("table.index");
+const form = document.querySelector("form.filter");
+
+if (table && form) start();
+
+function start() {
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells];
+  const keys = heads.map((head) => head.dataset.key);
+  const numeric = heads.map((head) => head.classList.contains("n"));
+  const number = (text) => (text === "" ? NaN : Number(text.replace(/[$,%]/g, "")));
+  const rows = [...body.rows].map((row, place) => {
+    const shown = [...row.cells].map((cell) => cell.textContent.trim());
+    shown[0] = row.cells[0].querySelector("a").textContent;
+    const values = shown.map((text, i) => (numeric[i] ? number(text) : text));
+    const cell = Object.fromEntries(keys.map((key, i) => [key, values[i]]));
+    return { row, place, values, cell, shown, text: row.textContent.toLowerCase(), there: true };
+  });
+  const dots = new Map();
+  for (const dot of document.querySelectorAll("#scatter [data-page]")) dots.set(dot.dataset.page, dot);
+  for (const item of rows) item.dot = dots.get(item.row.cells[0].querySelector("a").getAttribute("href"));
+  const found = form.elements.found;
+  let order = { key: "", down: false };
+
+  const choices = ["model", "gpu", "gpus", "status"];
+  const bounds = {
+    minrate: (item, bound) => item.cell.rate >= bound,
+    maxusd: (item, bound) => item.cell.usd <= bound,
+    minmfu: (item, bound) => item.cell.mfu >= bound,
+  };
+
+  function filter() {
+    const value = (name) => form.elements[name]?.value.trim() ?? "";
+    const words = value("q").toLowerCase().split(/\s+/).filter(Boolean);
+    const chosen = choices.map((name) => [keys.indexOf(name), value(name)]).filter(([, v]) => v);
+    const limits = Object.entries(bounds).map(([name, test]) => [test, value(name)]).filter(([, v]) => v);
+    const since = value("since");
+    let count = 0;
+    for (const item of rows) {
+      const there =
+        words.every((word) => item.text.includes(word)) &&
+        chosen.every(([i, v]) => item.shown[i] === v) &&
+        limits.every(([test, v]) => test(item, Number(v))) &&
+        (!since || item.cell.measured >= since);
+      if (there) count += 1;
+      if (there !== item.there) {
+        item.there = there;
+        item.row.hidden = !there;
+        item.dot?.classList.toggle("away", !there);
+      }
+    }
+    found.value = count.toLocaleString("en");
+  }
+
+  function sort() {
+    const i = keys.indexOf(order.key);
+    const compare = (a, b) => {
+      if (i < 0) return a.place - b.place;
+      const [x, y] = [a.values[i], b.values[i]];
+      const [gone, missing] = [x === "" || Number.isNaN(x), y === "" || Number.isNaN(y)];
+      if (gone || missing) return gone - missing || a.place - b.place; // unknown comes last
+      const way = numeric[i] ? x - y : x.localeCompare(y, "en", { numeric: true });
+      return (order.down ? -way : way) || a.place - b.place;
+    };
+    body.append(...[...rows].sort(compare).map((item) => item.row));
+    heads.forEach((head, at) => {
+      if (at === i) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+  }
+
+  function remember() {
+    const state = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) if (value.trim()) state.set(name, value.trim());
+    if (order.key) state.set("sort", (order.down ? "-" : "") + order.key);
+    const query = state.toString();
+    try {
+      history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    } catch { /* some browsers keep the address of a file as it is */ }
+  }
+
+  function recall() {
+    const state = new URLSearchParams(location.search);
+    for (const field of form.elements) if (field.name && "value" in field) {
+      if (field.tagName === "OUTPUT") continue;
+      const value = state.get(field.name) ?? "";
+      field.value = value;
+      if (field.value !== value) field.value = ""; // a value that is no choice here
+      if (value && field.closest("details")) field.closest("details").open = true;
+    }
+    const by = state.get("sort") ?? "";
+    const key = by.replace(/^-/, "");
+    order = keys.includes(key) ? { key, down: by.startsWith("-") } : { key: "", down: false };
+    filter();
+    sort();
+  }
+
+  heads.forEach((head) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const better = ["rate", "mfu", "measured", "gpus"].includes(head.dataset.key);
+      if (order.key !== head.dataset.key) order = { key: head.dataset.key, down: better };
+      else if (order.down === better) order.down = !better;
+      else order = { key: "", down: false };
+      sort();
+      remember();
+    });
+  });
+  form.hidden = false;
+  form.addEventListener("input", () => { filter(); remember(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(() => {
+    order = { key: "", down: false };
+    filter();
+    sort();
+    remember();
+  }));
+  addEventListener("popstate", recall);
+  recall();
+}
