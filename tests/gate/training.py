@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from openrecipes.engine.microbatches import Cutting, RowOrder
 from openrecipes.engine.model import NemotronH, initialise
 from openrecipes.engine.model.moe import MoE
 from openrecipes.engine.parallel.mesh import Mesh
+from openrecipes.engine.probe import NormProbe, ProbeLine, probe_logits
 from openrecipes.engine.schedule import Schedule
 from openrecipes.engine.step import Trainer
 from openrecipes.flags.parse import resolve
@@ -220,6 +223,7 @@ def train(
     bf16: bool = False,
     lr: float = 1e-4,
     steps: int = 10,
+    probe: bool = False,
 ) -> Path:
     """Train and write the run record; the manifest claims the flags of a run without a fault."""
     data = rows(steps * ROWS)
@@ -239,7 +243,13 @@ def train(
         (cut,) = Cutting(1, micro_rows).cut([ROW_TOKENS] * ROWS)
         batches = [batch(fault.batch, [chosen[row] for row in part]) for part in cut]
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        result = trainer.step(number, batches)
+        logits = probe_logits(model) if probe else []
+        with NormProbe(model) if probe else nullcontext() as watched:
+            result = trainer.step(number, batches)
+        if watched is not None:
+            line = ProbeLine(number, watched.layers(), CONFIG.pattern, logits).as_json()
+            with (path / "probe.jsonl").open("a") as stream:
+                stream.write(json.dumps(line) + "\n")
         if fault.after is not None:
             fault.after(model, before)
         writer.append(

@@ -90,6 +90,10 @@ def _parts(verdict: Verdict) -> list[RenderableType]:
     if verdict.convergence is not None:
         parts.append(_curves(verdict))
         parts += [_text(f"note: {note}", "dim") for note in verdict.convergence.notes]
+    if verdict.probe is not None:
+        steps = ", ".join(map(str, verdict.probe.tolerance)) or "none in common"
+        parted = verdict.probe.parting or "every layer agrees"
+        parts.append(_text(f"parity probe (steps {steps}): {parted}"))
     parts.append(_headline(verdict))
     if verdict.verdict != "pass":
         parts += [_text(f"  look at {item}") for item in verdict.look_first[:8]]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from openrecipes import __version__
 from openrecipes.errors import ExitCode, InputError
 from openrecipes.files import write_json, write_text
-from openrecipes.gate import configuration, curves, kernels, noise, picture, rules
+from openrecipes.gate import configuration, curves, kernels, noise, picture, probe, reasons, rules
 from openrecipes.gate.plain import plain
 from openrecipes.gate.sides import Side, load
 
@@ -38,6 +38,7 @@ class Verdict:
     configuration: configuration.Configuration
     convergence: curves.Curves | None
     components: tuple[Mapping[str, Any], ...]
+    probe: probe.Probe | None
     reasons: tuple[str, ...]
     look_first: tuple[str, ...]
 
@@ -62,6 +63,7 @@ class Verdict:
                 for test in self.components
                 if test["result"] == "not run"
             ],
+            "probe": None if self.probe is None else plain(self.probe.as_json()),
             "inputs": {
                 "candidate": self.candidate.described(),
                 "reference": self.reference.described(),
@@ -119,6 +121,7 @@ def compare(
             found="a recipe among the two sides",
         )
     components = kernels.test(found.differences, candidate)
+    probed = probe.compare(candidate, reference, replicates)
     return Verdict(
         verdict=_overall(found, convergence, kernels.verdict(components)),
         candidate=candidate,
@@ -127,8 +130,9 @@ def compare(
         configuration=found,
         convergence=convergence,
         components=tuple(components),
-        reasons=tuple(_reasons(found, convergence, components)),
-        look_first=tuple(_look_first(found, convergence, components)),
+        probe=probed,
+        reasons=tuple(reasons.reasons(found, convergence, components)),
+        look_first=tuple(reasons.look_first(found, convergence, components, probed)),
     )
 
 
@@ -138,64 +142,6 @@ def _overall(
     results = {difference.verdict for difference in found.differences} - {"component"}
     results |= {components, "review" if convergence is None else convergence.result}
     return next((verdict for verdict in ("fail", "review") if verdict in results), "pass")
-
-
-def _reasons(
-    found: configuration.Configuration,
-    convergence: curves.Curves | None,
-    components: Sequence[Mapping[str, Any]],
-) -> list[str]:
-    reasons = [_told(d) for d in found.differences if d.verdict not in ("pass", "component")]
-    reasons += [_told_test(test) for test in components if test["result"] != "pass"]
-    if convergence is None:
-        reasons.append("Two run records are needed for a convergence check: a recipe has no curve.")
-    else:
-        reasons += [f"{name}: {told}" for name, told in convergence.failures.items()]
-        reasons += [f"{name}: {told}" for name, told in convergence.doubts.items()]
-    return reasons
-
-
-def _told_test(test: Mapping[str, Any]) -> str:
-    begin = f"{test['flag']}: the component test of {test['component']}"
-    if test["result"] == "not run":
-        return f"{begin} was not run: {test['reason']}"
-    error = test["relative_error"]
-    shown = "no number" if error is None else f"{error:.2g}"
-    return f"{begin} in {test['precision']} failed: {shown} against {test['bound']:.2g}"
-
-
-def _told(difference: configuration.Difference) -> str:
-    return (
-        f"{difference.flag} ({difference.kind}): {difference.candidate} against "
-        f"{difference.reference}. {difference.reason}"
-    )
-
-
-def _look_first(
-    found: configuration.Configuration,
-    convergence: curves.Curves | None,
-    components: Sequence[Mapping[str, Any]],
-) -> list[str]:
-    look = []
-    by_verdict = {v: [d for d in found.differences if d.verdict == v] for v in ("fail", "review")}
-    look += [f"{d.flag}: {d.candidate} against {d.reference}" for d in by_verdict["fail"]]
-    if convergence is not None:
-        look += list(convergence.failures.values())
-        if convergence.failures and convergence.first is not None:
-            look.append(f"the losses around step {convergence.first}")
-    for difference in by_verdict["review"]:
-        if difference.kind == "unknown":
-            look.append(f"{difference.flag}: class it with `openrecipes review`")
-        else:
-            look.append(f"{difference.flag}: {difference.reason}")
-    look += [_told_test(test) for test in components if test["result"] == "fail"]
-    look += list(dict.fromkeys(test["reason"] for test in components if "reason" in test))
-    if convergence is None:
-        look.append("run both sides and check their records")
-    else:
-        look += list(convergence.doubts.values())
-        look += [] if look else convergence.notes
-    return look
 
 
 def _write(verdict: Verdict) -> None:

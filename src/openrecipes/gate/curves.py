@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
-from openrecipes.gate.noise import Floor
+from openrecipes.gate.noise import LIMIT, RESOLUTION, Floor
 from openrecipes.gate.sides import Side
 from openrecipes.metrics import convergence as published
 from openrecipes.runs.record import Step
@@ -35,6 +36,8 @@ class Curves:
         common: per figure that must be equal in each step: true, false, or null where unknown.
         floor: the noise floor; None without a replicate.
         first: the step to look at first, where there is one.
+        resumed: per side, the steps at which a run went on after a stop.
+        resumes: resumes at which the losses part, in words.
     """
 
     result: str
@@ -46,6 +49,8 @@ class Curves:
     common: dict[str, bool | None]
     floor: Floor | None
     first: int | None = None
+    resumed: dict[str, list[int]] = field(default_factory=dict)
+    resumes: tuple[str, ...] = ()
     thresholds: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -67,6 +72,7 @@ class Curves:
             "doubts": self.doubts,
             "notes": self.notes,
             "first_step_to_look_at": self.first,
+            "resumed": self.resumed,
             "thresholds": self.thresholds,
         }
 
@@ -104,6 +110,7 @@ def judge(candidate: Side, reference: Side, floor: Floor | None, replicates: int
         failures |= floor.failures()
         doubts |= floor.doubts()
         notes += floor.notes()
+    resumed = {"candidate": _resumed(ours), "reference": _resumed(theirs)}
     unknown = [figure for figure, equal in common.items() if equal is None]
     if unknown:
         notes.append(f"Not recorded on both sides, so not compared: {', '.join(unknown)}.")
@@ -117,6 +124,8 @@ def judge(candidate: Side, reference: Side, floor: Floor | None, replicates: int
         common=common,
         floor=floor,
         first=_first_apart(ours, theirs),
+        resumed=resumed,
+        resumes=_parting_resumes(resumed, ours, theirs),
         thresholds=_thresholds(),
     )
 
@@ -186,6 +195,29 @@ def _first_apart(ours: Sequence[Step], theirs: Sequence[Step]) -> int | None:
         if apart > 0 and (worst is None or apart > worst[0]):
             worst = (apart, step)
     return None if worst is None else worst[1]
+
+
+def _resumed(steps: Sequence[Step]) -> list[int]:
+    """The first counting step of each attempt but the first."""
+    return [after.step for before, after in pairwise(steps) if after.attempt != before.attempt]
+
+
+def _parting_resumes(
+    resumed: dict[str, list[int]], ours: Sequence[Step], theirs: Sequence[Step]
+) -> tuple[str, ...]:
+    """Resumes after which the losses differ ten times more than they ever did before."""
+    apart = {
+        step: published.relative_difference(a, b) or 0.0
+        for step, a, b in _pairs("loss", ours, theirs)
+    }
+    found = []
+    for name, starts in resumed.items():
+        for start in starts:
+            before = max((value for step, value in apart.items() if step < start), default=0.0)
+            after = max((value for step, value in apart.items() if step >= start), default=0.0)
+            if after > LIMIT * max(before, RESOLUTION["loss"]):
+                found.append(f"the losses part where the {name} was resumed, at step {start}")
+    return tuple(found)
 
 
 def _thresholds() -> dict[str, Any]:

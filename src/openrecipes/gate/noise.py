@@ -183,12 +183,12 @@ def measure(candidate: Side, reference: Side, replicates: Sequence[Side]) -> Flo
         steps=steps,
         figures=figures,
         lr=math.fsum(rates) / len(rates) if rates else None,
-        partial=_half_precision(reference)
+        partial=half_precision(reference)
         and not any(_cut_otherwise(replicate, reference) for replicate in replicates),
     )
 
 
-def _half_precision(side: Side) -> bool:
+def half_precision(side: Side) -> bool:
     """Whether a run computes in bf16 or fp16; outside engines do unless told otherwise."""
     return side.engine != "native" or bool(side.flags.get("bf16") or side.flags.get("fp16"))
 
