@@ -9,7 +9,19 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
-from openrecipes.cli import check, measure, model, publish, review, rows, site, stack, train, verify
+from openrecipes.cli import (
+    check,
+    doctor,
+    measure,
+    model,
+    publish,
+    review,
+    rows,
+    site,
+    stack,
+    train,
+    verify,
+)
 from openrecipes.cli import lint as lint_command
 from openrecipes.cli import recipe as recipe_command
 from openrecipes.cli import registry as registry_command
@@ -58,6 +70,7 @@ verify.register(app)
 lint_command.register(app)
 recipe_command.register(app)
 registry_command.register(app)
+doctor.register(app)
 
 
 def main() -> None:
