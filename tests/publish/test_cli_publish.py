@@ -1,0 +1,80 @@
+"""`openrecipes publish` and `verify`: exit codes and the JSON contract."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from conftest import BEGUN
+
+from openrecipes.cli.main import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def words(candidate: Path, reference: Path, output: Path) -> list[str]:
+    return [
+        *("publish", str(candidate), "--reference", str(reference), "--output", str(output)),
+        *("--bundle", "--author-name", "T", "--author-url", "https://example.org"),
+    ]
+
+
+def test_publish_then_verify(
+    candidate: Path, reference: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "r.yaml"
+    assert run([*words(candidate, reference, output), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == 1 and document["status"] == "verified"
+    assert document["recipe"] == str(output) and output.is_file()
+    evidence = document["evidence"]
+    assert run(["verify", str(output), "--evidence", evidence, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
+        "format": 1, "ok": True, "checked": document["checked"], "differences": [],
+    }  # fmt: skip
+
+
+def test_a_difference_is_exit_1(
+    candidate: Path, reference: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "r.yaml"
+    run(words(candidate, reference, output))
+    output.write_text(output.read_text().replace("2497.56", "2498.56"))
+    capsys.readouterr()
+    assert run(["verify", str(output), "--json"]) == 1
+    fields = [d["field"] for d in json.loads(capsys.readouterr().out)["differences"]]
+    assert "result.tokens_per_s_per_gpu" in fields
+    assert run(["verify", str(output)]) == 1
+    assert "2498.56" in capsys.readouterr().out
+
+
+def test_numbers_that_do_not_add_up_are_exit_1(
+    candidate: Path, tmp_path: Path, capsys: Capture, edit: Callable[..., None]
+) -> None:
+    edit(candidate, times={"admitted": BEGUN, "finished": BEGUN + timedelta(seconds=1)})
+    output = tmp_path / "out" / "r.yaml"
+    assert run(["publish", str(candidate), "--output", str(output)]) == 1
+    assert "Nothing was written" in capsys.readouterr().err
+    assert run(["publish", str(candidate), "--output", str(output), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["refused"] and document["recipe"] is None
+    assert not output.exists()
+
+
+def test_an_existing_output_is_exit_2(
+    candidate: Path, reference: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "r.yaml"
+    output.write_text("mine")
+    assert run(words(candidate, reference, output)) == 2
+    assert "--force" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+    assert run([*words(candidate, reference, output), "--force"]) == 0
+
+
+@pytest.mark.parametrize("command", [["publish", "no/run", "--output", "r.yaml"], ["verify", "no"]])
+def test_what_is_not_there_is_exit_2(command: list[str], capsys: Capture) -> None:
+    assert run(command) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
