@@ -12,10 +12,10 @@ from openrecipes.flags.table import Flag, table
 from openrecipes.hardware.catalogue import gpu
 from openrecipes.layouts.describe import described
 from openrecipes.layouts.layout import Layout
-from openrecipes.publish.command import render
 from openrecipes.publish.correctness import correctness
 from openrecipes.publish.options import Options
 from openrecipes.recipe.flags import as_text, decided_flags
+from openrecipes.recipe.render import render_run
 from openrecipes.recipe.schema import Recipe
 from openrecipes.recipe.stack import Stack
 from openrecipes.recipe.validate import validate
@@ -102,7 +102,7 @@ def build(
     }
     parts = {key: value for key, value in parts.items() if value is not None}
     planned = _validated({**parts, "status": "planned"})
-    parts["run"] = render(planned)
+    parts["run"] = render_run(planned)
     return _validated(parts)
 
 
