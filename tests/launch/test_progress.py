@@ -84,3 +84,12 @@ def test_a_rank_that_ended_early_is_told_with_its_last_line(tmp_path: Path) -> N
     (tmp_path / "logs" / "rank-0.log").write_text("Traceback\nImportError: no torch\n\n")
     failure = first_failure(tmp_path, [0], [1, None])
     assert failure.message == "ended with exit code 1: ImportError: no torch"
+
+
+def test_launcher_and_engine_mean_the_same_variables() -> None:
+    from openrecipes.engine import worker
+    from openrecipes.engine.parallel import world
+    from openrecipes.launch import processes
+
+    assert processes.WATCH_STDIN == worker.WATCH_STDIN
+    assert processes.STORE_SOCKET == world.STORE_SOCKET
