@@ -223,3 +223,18 @@ def test_an_mfu_above_one_is_told(tmp_path: Path) -> None:
 
 def test_the_block_is_json_without_nan(run: RunRecord) -> None:
     json.dumps(measure(run), allow_nan=False, default=str)
+
+
+def test_a_checkpoint_in_the_hubs_cache_tells_its_origin(tmp_path: Path) -> None:
+    revision = "bf77c3174f68ad409e1c2aa60daeb46e32d1c606"
+    path = f"/cache/hub/models--nvidia--NVIDIA-Nemotron-3-Nano/snapshots/{revision}"
+    run = make_run(
+        tmp_path / "run",
+        flags={"global-batch-size": 128, "hf-checkpoint": path},
+        model={"name": "Nano", "active_parameters": 3227369472},
+    )
+    assert measure(run)["active_params"] == {
+        "count": 3227369472,
+        "source": "https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Nano",
+        "revision": revision,
+    }

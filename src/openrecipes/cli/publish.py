@@ -94,14 +94,16 @@ def _print(done: Published) -> None:
 
     console, problems = Console(), Console(stderr=True)
     for note in done.notes:
-        problems.print(Text(note, style="yellow"))
+        problems.print(Text(note, style="yellow"), soft_wrap=True)
     for finding in done.findings:
         if finding["severity"] != "note":
             text = f"{finding['severity']}: {finding['field']}: {finding['message']}"
-            problems.print(Text(text, style="red" if finding["severity"] == "error" else "yellow"))
+            style = "red" if finding["severity"] == "error" else "yellow"
+            problems.print(Text(text, style=style), soft_wrap=True)
     if done.refused:
         problems.print(Text("Nothing was written: the numbers do not add up.", style="bold red"))
         return
-    console.print(Text(f"{done.path} ({done.recipe.status})", style="bold green"))
+    place = Text(f"{done.path} ({done.recipe.status})", style="bold green")
+    console.print(place, soft_wrap=True)
     if done.evidence is not None:
-        console.print(Text(str(done.evidence)))
+        console.print(Text(str(done.evidence)), soft_wrap=True)

@@ -47,7 +47,7 @@ def verify(
         console = Console()
         for d in found.differences:
             text = f"{d.field}: found {d.found}, expected {d.expected} ({d.message})"
-            console.print(Text(text, style="red"))
+            console.print(Text(text, style="red"), soft_wrap=True)
         last = f"{found.checked} fields follow from the evidence" if found.ok else "not verified"
         console.print(Text(last, style="bold green" if found.ok else "bold red"))
     if not found.ok:

@@ -30,7 +30,14 @@ from openrecipes.metrics.throughput import (
     usd_per_million_tokens,
 )
 from openrecipes.runs.record import Manifest, RunRecord, Step
-from openrecipes.runs.settings import dtypes, effective_recompute, global_batch, precision, routing
+from openrecipes.runs.settings import (
+    dtypes,
+    effective_recompute,
+    global_batch,
+    origin,
+    precision,
+    routing,
+)
 
 #: The spread that is published; the seeds do not say which theirs is.
 CV_KIND: CvKind = "population"
@@ -300,14 +307,11 @@ def _unknown(what: str, gpu_name: str, more: str = "") -> str:
 
 
 def _active_params(manifest: Manifest) -> dict[str, Any] | None:
-    model = manifest.model
-    if not model.active_parameters:
+    count = manifest.model.active_parameters
+    if not count:
         return None
-    return {
-        "count": model.active_parameters,
-        "source": model.source,
-        "revision": model.revision,
-    }
+    source, revision = origin(manifest)
+    return {"count": count, "source": source, "revision": revision}
 
 
 def _detail(sample: _Sample) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from openrecipes.runs.record import Manifest, Step
 
+#: A checkpoint in the Hugging Face hub's cache: its id and revision are in the path.
+_HUB_CACHE = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/([0-9a-f]{40})(?:/|$)")
 #: Layer letters in the order in which a pattern's legend names them.
 _LETTERS = ("M", "E", "*", "-")
 
@@ -79,3 +82,17 @@ def effective_recompute(manifest: Manifest) -> dict[str, Any] | None:
         "modules": list(recompute.modules or []),
         "layers": layers or None,
     }
+
+
+def origin(manifest: Manifest) -> tuple[str | None, str | None]:
+    """Where the model's config comes from, and its revision.
+
+    As the record tells; else read from a checkpoint's path in the hub's cache.
+    """
+    model = manifest.model
+    if model.source is not None:
+        return model.source, model.revision
+    match = _HUB_CACHE.search(str(manifest.flags.get("hf-checkpoint") or ""))
+    if match is None:
+        return None, model.revision
+    return f"https://huggingface.co/{match[1]}/{match[2]}", model.revision or match[3]
