@@ -35,8 +35,8 @@ def split_flags(split: tuple[int, ...] | None) -> dict[str, Any]:
             "decoder-first-pipeline-num-layers": split[0],
             "decoder-last-pipeline-num-layers": split[-1],
         }
-    stages = ["t" * layers for layers in split]
-    return {"pipeline-model-parallel-layout": "E" + "|".join(stages) + "L"}
+    stages = "|".join(f"t*{layers}" for layers in split)
+    return {"pipeline-model-parallel-layout": f"E{stages}L"}
 
 
 def split_from_flags(

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+#: Numbers that arithmetic on figures cannot take out of range, and sizes that loops can take.
+LARGEST, LEAST = 2**63 - 1, 1e-9
+MOST_GPUS, MOST_ROW_TOKENS = 2**20, 2**31
+
+#: A YAML list that becomes a tuple, so that blocks stay hashable; its items are still strict.
+Strings = Annotated[tuple[str, ...], Strict(False)]
+Layers = Annotated[tuple[Annotated[int, Field(ge=0, le=2**16)], ...], Strict(False)]
+Step = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 class Block(BaseModel):
@@ -55,8 +64,15 @@ def field(
         example: a valid value.
         unit: the unit of a number, ``"1"`` where it has none.
         default: the value where the key is absent; required when not given.
-        constraints: pydantic's own (``ge``, ``pattern``, ``alias``, ...).
+        constraints: pydantic's own (``ge``, ``pattern``, ``alias``, ...). A number is at most
+            ``LARGEST`` where no ``le`` says otherwise, and one above 0 (``gt=0``) at least
+            ``LEAST``.
     """
+    if constraints.keys() & {"ge", "gt"}:
+        constraints.setdefault("le", LARGEST)
+    if constraints.get("gt") == 0:
+        constraints["ge"] = LEAST
+        del constraints["gt"]
     extra: dict[str, Any] = {} if unit is None else {"unit": unit}
     return Field(
         default,

@@ -8,9 +8,9 @@ context (CP), expert (EP), expert tensor (ETP) and data parallel (DP) sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Strict, ValidationError
+from pydantic import ValidationError
 
 from openrecipes.errors import InputError
 from openrecipes.layouts.arguments import (
@@ -25,12 +25,10 @@ from openrecipes.layouts.arguments import (
     split_from_flags,
     virtual_stages,
 )
-from openrecipes.layouts.block import Block, field
+from openrecipes.layouts.block import MOST_GPUS, Block, Layers, field
 from openrecipes.layouts.memory import Offload, Recompute
 
 Dispatcher = Literal["allgather", "alltoall", "flex", "deepep", "hybridep"]
-#: A YAML list that becomes a tuple, so that blocks stay hashable; its items are still strict.
-Ints = Annotated[tuple[int, ...], Strict(False)]
 
 #: Arguments that a layout decides. Where the layout does not give one, it is absent from the
 #: command: a stale value in ``arguments`` never survives a changed layout.
@@ -83,25 +81,30 @@ class Layout(Block):
         example="max 8,192 tokens/GPU, no offload",
         default=None,
     )
-    tp: int = field("Tensor parallel size.", unit="GPUs", example=1, ge=1)
-    pp: int = field("Pipeline parallel size.", unit="stages", example=2, ge=1)
+    tp: int = field("Tensor parallel size.", unit="GPUs", example=1, ge=1, le=MOST_GPUS)
+    pp: int = field("Pipeline parallel size.", unit="stages", example=2, ge=1, le=MOST_GPUS)
     vpp: int = field(
         "Virtual pipeline stages per rank; 1 is a plain pipeline.",
         unit="stages",
         example=1,
         default=1,
         ge=1,
+        le=MOST_GPUS,
     )
-    cp: int = field("Context parallel size.", unit="GPUs", example=1, default=1, ge=1)
-    ep: int = field("Expert parallel size.", unit="GPUs", example=4, default=1, ge=1)
-    etp: int = field("Tensor parallel size of the experts.", unit="GPUs", example=1, ge=1)
-    dp: int = field("Data parallel size: GPUs / (TP x PP x CP).", unit="GPUs", example=4, ge=1)
+    cp: int = field("Context parallel size.", unit="GPUs", example=1, default=1, ge=1, le=MOST_GPUS)
+    ep: int = field("Expert parallel size.", unit="GPUs", example=4, default=1, ge=1, le=MOST_GPUS)
+    etp: int = field(
+        "Tensor parallel size of the experts.", unit="GPUs", example=1, ge=1, le=MOST_GPUS
+    )
+    dp: int = field(
+        "Data parallel size: GPUs / (TP x PP x CP).", unit="GPUs", example=4, ge=1, le=MOST_GPUS
+    )
     sequence_parallel: bool = field(
         "Activations between tensor parallel blocks are split along the sequence.",
         example=False,
         default=False,
     )
-    layer_split: Ints | None = field(
+    layer_split: Layers | None = field(
         "Layers of each pipeline stage; null is an even split.",
         unit="layers",
         example=[26, 26],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Strict
-
-from openrecipes.layouts.block import Block, field
+from openrecipes.layouts.block import Block, Strings, field
 
 Granularity = Literal["full", "selective"]
-Strings = Annotated[tuple[str, ...], Strict(False)]
 
 
 class Recompute(Block):

@@ -41,11 +41,19 @@ def _either_divides(whole: int, parts: int) -> bool:
     return whole % parts == 0 or parts % whole == 0
 
 
-def _axis_to_change(layout: Layout, fits: Callable[[int], bool]) -> tuple[str, int, int | None]:
-    """CP where changing it alone helps, else TP, with the nearest valid value."""
+def _divisors_and_multiples(whole: int, value: int) -> list[int]:
+    """Divisors of ``whole`` and its multiples next to ``value``."""
+    below = value // whole * whole
+    return sorted({*divisors(whole), *(m for m in (below, below + whole) if m)})
+
+
+def _axis_to_change(
+    layout: Layout, fits: Callable[[int], bool], values: list[int]
+) -> tuple[str, int, int | None]:
+    """CP where changing it alone helps, else TP, with the nearest valid of ``values``."""
     for axis, other in (("cp", layout.tp), ("tp", layout.cp)):
         size = getattr(layout, axis)
-        valid = nearest(size, [value for value in range(1, size + 1) if fits(value * other)])
+        valid = nearest(size, [value for value in values if fits(value * other)])
         if size > 1 and valid is not None:
             return axis, size, valid
     return "tp", layout.tp, None
@@ -57,7 +65,7 @@ def _kv_heads(case: Case) -> Broken | None:
     groups, tp = case.model.num_key_value_heads, case.layout.tp
     if _either_divides(groups, tp):
         return None
-    valid = nearest(tp, [v for v in range(1, 2 * tp + 1) if _either_divides(groups, v)])
+    valid = nearest(tp, _divisors_and_multiples(groups, tp))
     return "layout.tp", tp, f"a divisor or a multiple of {groups} key-value heads", valid
 
 
@@ -67,7 +75,7 @@ def _heads_tp_cp(case: Case) -> Broken | None:
     heads, layout = case.model.num_attention_heads, case.layout
     if heads % (layout.tp * layout.cp) == 0:
         return None
-    axis, size, valid = _axis_to_change(layout, lambda product: heads % product == 0)
+    axis, size, valid = _axis_to_change(layout, lambda n: heads % n == 0, divisors(heads))
     return f"layout.{axis}", size, f"TP x CP that divides {heads} attention heads", valid
 
 
@@ -77,7 +85,11 @@ def _kv_heads_tp_cp(case: Case) -> Broken | None:
     groups, layout = case.model.num_key_value_heads, case.layout
     if _either_divides(groups, layout.tp * layout.cp):
         return None
-    axis, size, valid = _axis_to_change(layout, lambda product: _either_divides(groups, product))
+    axis, size, valid = _axis_to_change(
+        layout,
+        lambda n: _either_divides(groups, n),
+        _divisors_and_multiples(groups, layout.cp),
+    )
     expected = f"TP x CP that divides {groups} key-value heads or is a multiple of them"
     return f"layout.{axis}", size, expected, valid
 
@@ -104,9 +116,7 @@ def _mamba_groups_cp(case: Case) -> Broken | None:
     local = groups // layout.tp
     if _either_divides(local, layout.cp):
         return None
-    valid = nearest(
-        layout.cp, [v for v in range(1, 2 * layout.cp + 1) if _either_divides(local, v)]
-    )
+    valid = nearest(layout.cp, _divisors_and_multiples(local, layout.cp))
     expected = f"a divisor or a multiple of {local} Mamba groups of a TP rank"
     return "layout.cp", layout.cp, expected, valid
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Strict
 
-from openrecipes.layouts.block import Block, field
-from openrecipes.layouts.memory import Strings
+from openrecipes.layouts.block import Block, Step, Strings, field
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 LayerRecompute = Literal["none", "selective", "full"]
@@ -161,7 +160,7 @@ class Result(Block):
     steps_per_run: int | None = field(
         "Steps of each run.", unit="steps", example=20, default=None, ge=1
     )
-    window: Annotated[tuple[int, int], Strict(False)] | None = field(
+    window: Annotated[tuple[Step, Step], Strict(False)] | None = field(
         "First and last measured step, inclusive, counted from 0.",
         unit="step",
         example=[5, 19],

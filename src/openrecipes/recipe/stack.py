@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from openrecipes.layouts.block import Block, field
+from openrecipes.layouts.block import MOST_GPUS, Block, field
 
 Engine = Literal["native", "miles", "automodel"]
 
@@ -20,8 +20,8 @@ class Gpu(Block):
         default=None,
         gt=0,
     )
-    count: int = field("GPUs of the whole job.", unit="GPUs", example=8, ge=1)
-    per_node: int = field("GPUs of one machine.", unit="GPUs", example=8, ge=1)
+    count: int = field("GPUs of the whole job.", unit="GPUs", example=8, ge=1, le=MOST_GPUS)
+    per_node: int = field("GPUs of one machine.", unit="GPUs", example=8, ge=1, le=MOST_GPUS)
     instance: str | None = field(
         "Cloud instance of one machine.", example="AWS p5en.48xlarge", default=None
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from openrecipes.layouts.block import Block, field
+from openrecipes.layouts.block import MOST_ROW_TOKENS, Block, field
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 
@@ -84,7 +84,9 @@ class Dataset(Block):
 class Workload(Block):
     """What is trained on: the part of a recipe that a faster layout must not change."""
 
-    row_tokens: int = field("Length of a packed row.", unit="tokens", example=8192, ge=1)
+    row_tokens: int = field(
+        "Length of a packed row.", unit="tokens", example=8192, ge=1, le=MOST_ROW_TOKENS
+    )
     rows: str | None = field("What the rows hold.", example="SFT conversations", default=None)
     global_batch: int = field("Rows in one optimizer step.", unit="rows", example=128, ge=1)
     precision: Precision = field("Number format of the computation.", example="bf16")

@@ -31,7 +31,7 @@ def _hashes(context: Context) -> Iterator[Broken]:
         else:
             for match in re.finditer(r"\bsha256[: ]+([0-9A-Za-z]{16,})", value):
                 yield from _hash(path, match[1], 64)
-            for match in re.finditer(r"\brevision ([0-9a-z]{32,})\b", value):
+            for match in re.finditer(r"\brevision ([0-9A-Za-z]{32,})\b", value):
                 yield from _hash(path, match[1], 40)
 
 

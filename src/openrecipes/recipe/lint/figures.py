@@ -10,11 +10,14 @@ from openrecipes.metrics.rounding import half_digit
 from openrecipes.metrics.throughput import mfu
 from openrecipes.recipe.lint.context import Context
 from openrecipes.recipe.lint.finding import Broken, LintRule
+from openrecipes.recipe.workload import Build
 
 #: Start-up that a run may take beside its steps before it is worth a word, in hours.
 STARTUP_HOURS = 1.0
 #: Bytes that a token takes in a parquet file: fewer is beyond its compression, more beyond int64.
 BYTES_PER_TOKEN = (0.1, 10.0)
+#: How far the window's share of supervised tokens may lie from that of all rows.
+SHARE_WIDTH = 0.2
 
 
 def _window(context: Context) -> Iterator[Broken]:
@@ -111,7 +114,8 @@ def _parts(context: Context) -> Iterator[Broken]:
     result = context.recipe.result
     if result is None or result.tokens_per_s_per_gpu is None:
         return
-    build = context.recipe.workload.dataset and context.recipe.workload.dataset.build
+    dataset = context.recipe.workload.dataset
+    build = dataset.build if dataset else None
     rate, real = result.tokens_per_s_per_gpu, result.nonpadding_tokens_per_s_per_gpu
     supervised = result.supervised_tokens_per_s_per_gpu
     if build and build.padding_tokens and real is None:
@@ -124,9 +128,32 @@ def _parts(context: Context) -> Iterator[Broken]:
     if real is not None and build and build.padding_tokens == 0 and abs(real - rate) > 0.011:
         field = "result.nonpadding_tokens_per_s_per_gpu"
         yield Broken(field, real, rate, "the rows hold no padding")
-    if supervised is not None and supervised > (rate if real is None else real):
+    whole = rate if real is None else real
+    if supervised is not None and supervised > whole:
         field = "result.supervised_tokens_per_s_per_gpu"
-        yield Broken(field, supervised, f"at most {real or rate:g}", "a part exceeds the whole")
+        yield Broken(field, supervised, f"at most {whole:g}", "a part exceeds the whole")
+    if build is not None:
+        yield from _shares(context, build)
+
+
+def _shares(context: Context, build: Build) -> Iterator[Broken]:
+    """The window's shares against those of all rows; a window is only a sample of them."""
+    result, row_tokens = context.recipe.result, context.recipe.workload.row_tokens
+    if result is None or not result.tokens_per_s_per_gpu:
+        return
+    rate, real = result.tokens_per_s_per_gpu, result.nonpadding_tokens_per_s_per_gpu
+    supervised, ratio = result.supervised_tokens_per_s_per_gpu, build.supervised_token_ratio
+    shares = []
+    if real is not None and build.padding_tokens is not None and build.rows is not None:
+        filled = 1 - build.padding_tokens / (build.rows * row_tokens)
+        shares.append(("result.nonpadding_tokens_per_s_per_gpu", real, rate, filled))
+    if supervised is not None and ratio is not None:
+        field = "result.supervised_tokens_per_s_per_gpu"
+        shares.append((field, supervised, real or rate, ratio))
+    for field, part, whole, share in shares:
+        if abs(part / whole - share) > SHARE_WIDTH:
+            message = f"all rows have a share of {share:.3g}, the window {part / whole:.3g}"
+            yield Broken(field, part, f"about {whole * share:.6g}", message, "warning")
 
 
 def _step_time(context: Context) -> Iterator[Broken]:
@@ -300,7 +327,7 @@ FIGURE_RULES = (
         "parts-of-rate",
         "error",
         "supervised <= non-padding <= tokens_per_s_per_gpu; rows with padding need the second, "
-        "rows without have it equal",
+        "rows without have it equal; shares within 0.2 of those of all rows (else a warning)",
         _parts,
     ),
     LintRule(

@@ -60,14 +60,31 @@ def _texts(context: Context) -> Iterator[Broken]:
 
 
 def _trials(context: Context) -> Iterator[Broken]:
-    for index, trial in enumerate(context.recipe.trials or ()):
-        size, count = trial.layout.world_size, context.recipe.gpu.count
-        if size != count:
-            message = "the layout that was tried is for another number of GPUs"
-            yield Broken(f"trials.{index}.layout", size, count, message, "warning")
+    recipe, result = context.recipe, context.recipe.result
+    steps = result.steps_per_run if result else None
+    for index, trial in enumerate(recipe.trials or ()):
+        field = f"trials.{index}"
+        broken = check(
+            trial.layout,
+            engine=context.engine,
+            world_size=recipe.gpu.count,
+            model=context.model,
+            row_tokens=recipe.workload.row_tokens,
+        )
+        if trial.outcome != "ok":  # it may have failed because of a rule: that is why it is told
+            broken = [violation for violation in broken if violation.rule == "world-divides"]
+        for violation in broken:
+            place = f"{field}.{violation.field}"
+            yield Broken(place, violation.found, violation.expected, violation.message)
+        if trial.rank is not None and trial.rank >= recipe.gpu.count:
+            message = "there is no such rank"
+            yield Broken(f"{field}.rank", trial.rank, f"below {recipe.gpu.count}", message)
+        if trial.step is not None and steps is not None and trial.step >= steps:
+            message = "there is no such step"
+            yield Broken(f"{field}.step", trial.step, f"below {steps}", message)
         if trial.outcome == "ok" and (trial.step is not None or trial.rank is not None):
             message = "a trial that went well failed at no step"
-            yield Broken(f"trials.{index}.step", trial.step, None, message)
+            yield Broken(f"{field}.step", trial.step, None, message)
 
 
 LAYOUT_LINT_RULES = (
@@ -84,5 +101,11 @@ LAYOUT_LINT_RULES = (
         "summary leaves no option out",
         _texts,
     ),
-    LintRule("trials", "error", "trials are for the recipe's GPUs (else a warning)", _trials),
+    LintRule(
+        "trials",
+        "warning",
+        "trials are for the recipe's GPUs; one that went well breaks no layout rule and failed at "
+        "no step; step and rank exist",
+        _trials,
+    ),
 )
