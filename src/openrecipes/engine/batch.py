@@ -84,6 +84,21 @@ class Batch:
         """() int64: the number of targets that count."""
         return (self.targets() != IGNORE).sum()
 
+    def padded(self, multiple: int) -> Batch:
+        """The same batch with its tokens filled up to a multiple.
+
+        The filling is a row and a segment of its own and is not counted, so nothing else changes.
+        """
+        missing = -self.input_ids.shape[1] % multiple
+        if not missing:
+            return self
+        return Batch(
+            torch.nn.functional.pad(self.input_ids, (0, missing)),
+            torch.nn.functional.pad(self.loss_mask, (0, missing)),
+            (*self.segment_lengths, missing),
+            (*self.row_lengths, missing),
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         return Batch(

@@ -64,17 +64,20 @@ class Validation:
         without rows of its own repeats the first and does not count it.
         """
         starts = range(0, len(self.rows), self.micro_rows)
-        rounds = -(-len(starts) // self.mesh.data.size)
+        rounds = -(-len(starts) // self.mesh.dp.size)
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         for turn in range(rounds):
-            number = turn * self.mesh.data.size + self.mesh.data.rank
+            number = turn * self.mesh.dp.size + self.mesh.dp.rank
             counts = number < len(starts)
             start = starts[number] if counts else 0
             rows = self.rows.read(start, min(start + self.micro_rows, len(self.rows)))
             for offset, row in enumerate(rows):
                 check_row(row, self.vocabulary, self.rows.path, start + offset)
-            loss_sum, supervised = model(to_batch(rows, self.isolate_documents).to(self.device))
+            batch = to_batch(rows, self.isolate_documents).to(self.device)
+            loss_sum, supervised = model(batch.padded(self.mesh.token_parts))
             if counts:
                 total += torch.stack([loss_sum.double(), supervised.double()])
-        loss, supervised = sum_(total, self.mesh.data).tolist()
+        # Ranks of cp share a row's loss, but each has counted all its tokens.
+        loss = float(sum_(total[:1], self.mesh.data))
+        supervised = float(sum_(total[1:], self.mesh.dp))
         return (loss / supervised if supervised else float("nan")), int(supervised)

@@ -166,7 +166,7 @@ def _check_layout(
         first = broken[0]
         nearest = "" if first.nearest is None else f"; nearest valid: {first.nearest}"
         raise InputError(
-            f"rule {first.rule}: {first.message}",
+            f"the layout breaks the rule {first.rule}",
             field=first.field,
             found=first.found,
             expected=f"{first.expected}{nearest}",
@@ -179,7 +179,7 @@ def _check_layout(
             expected="1",
         )
     # Refuses a batch that does not give every rank the same number of micro-batches.
-    settings.cutting(layout.dp).cut([rows.row_tokens] * settings.global_batch)
+    settings.cutting(layout).cut([rows.row_tokens] * settings.global_batch)
 
 
 def _check_rows(rows: RowsFile, settings: Settings, vocabulary: int) -> None:

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from openrecipes.engine.batch import Batch
 from openrecipes.engine.model import NemotronH
+from openrecipes.engine.parallel.recompute import again
 
 PROBE_TOKENS = 32
 PROBE_POSITIONS = 4
@@ -66,7 +67,7 @@ class NormProbe:
             self._squares[number][index] += tensor.detach().double().square().sum().cpu()
 
         def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            if output.requires_grad and torch.is_grad_enabled():
+            if output.requires_grad and torch.is_grad_enabled() and not again():
                 add(0, output)
                 output.register_hook(lambda gradient: add(1, gradient))
 

@@ -11,6 +11,7 @@ from openrecipes.engine.microbatches import Cutting, RowOrder
 from openrecipes.engine.schedule import DecayStyle, Schedule
 from openrecipes.errors import InputError
 from openrecipes.flags.table import Value
+from openrecipes.layouts.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,10 @@ class Settings:
         steps: optimizer steps.
         order: which rows each step takes.
         schedule: the learning rate.
-        expert_parallel: ranks that share a layer's experts.
         isolate_documents: whether documents inside a row are kept apart.
         bf16: compute in bf16 with fp32 masters; else in fp32.
         micro_rows: rows per micro-batch, where ``max_tokens`` is None.
-        max_tokens: most tokens of a micro-batch.
+        max_tokens: most tokens of a micro-batch per context parallel rank.
         clip_grad: highest gradient norm; 0 is no clipping.
         probe_steps: steps whose fingerprints are written.
         timeout_minutes: time limit of a collective.
@@ -40,7 +40,6 @@ class Settings:
     isolate_documents: bool
     micro_rows: int
     max_tokens: int | None
-    expert_parallel: int
     clip_grad: float
     weight_decay: float
     betas: tuple[float, float]
@@ -92,7 +91,6 @@ class Settings:
             isolate_documents=bool(flags["isolate-documents"]),
             micro_rows=read.whole("micro-batch-size"),
             max_tokens=max_tokens,
-            expert_parallel=read.whole("expert-model-parallel-size"),
             clip_grad=read.real("clip-grad"),
             weight_decay=read.real("weight-decay"),
             betas=(read.real("adam-beta1", below=1), read.real("adam-beta2", below=1)),
@@ -107,9 +105,10 @@ class Settings:
             timeout_minutes=read.whole("distributed-timeout-minutes"),
         )
 
-    def cutting(self, data_ranks: int) -> Cutting:
-        """How a global batch is cut for this many data parallel ranks."""
-        return Cutting(data_ranks, self.micro_rows, self.max_tokens)
+    def cutting(self, layout: Layout) -> Cutting:
+        """How a global batch is cut: among the data parallel ranks, within the tokens of cp."""
+        limit = None if self.max_tokens is None else self.max_tokens * layout.cp
+        return Cutting(layout.dp, self.micro_rows, limit)
 
 
 def count_steps(flags: Mapping[str, Value], rows: int, batch: int) -> int:

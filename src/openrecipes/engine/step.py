@@ -88,6 +88,7 @@ class Trainer:
         Raises:
             InputError: the global batch has no supervised token.
         """
+        batches = [batch.padded(self.mesh.token_parts) for batch in batches]
         supervised = self._supervised(batches)
         loss, load = self.gradients(batches, supervised)
         self.phase = "optimizer"
@@ -139,7 +140,7 @@ class Trainer:
     def _supervised(self, batches: Sequence[Batch]) -> int:
         self.phase = "data"
         counts = torch.stack([batch.supervised_tokens() for batch in batches])
-        supervised = int(sum_(counts.sum(0, keepdim=True), self.mesh.data))
+        supervised = int(sum_(counts.sum(0, keepdim=True), self.mesh.dp))
         if not supervised:
             raise InputError(
                 "leave rows without a supervised token out",
@@ -162,6 +163,6 @@ class Trainer:
     def _load(self, counts: Tensor) -> tuple[float, float] | None:
         if not counts.shape[0]:
             return None
-        counts = sum_(counts, self.mesh.data).double()
+        counts = sum_(counts, self.mesh.stage).double()
         worst = counts[counts.max(1).values.argmax()]
         return float(worst.max()), float(worst.mean())

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,16 @@ import torch
 from openrecipes.engine.batches import Source, StepRows
 from openrecipes.engine.evaluate import Validation
 from openrecipes.engine.job import Job
-from openrecipes.engine.model import NemotronH, initialise
+from openrecipes.engine.model import NemotronH
 from openrecipes.engine.parallel.collectives import gather_rows, sum_
-from openrecipes.engine.parallel.expert_parallel import spread_experts
 from openrecipes.engine.parallel.mesh import Mesh
-from openrecipes.engine.parallel.whole import whole_tensors
+from openrecipes.engine.parallel.parts import build, from_checkpoint, from_seed
+from openrecipes.engine.parallel.whole import Assembly
 from openrecipes.engine.parallel.world import World
 from openrecipes.engine.probe import NormProbe, ProbeLine, probe_logits
 from openrecipes.engine.recording import mark
 from openrecipes.engine.step import StepResult, Trainer
-from openrecipes.engine.weights import Checkpoint, export, load
+from openrecipes.engine.weights import Checkpoint, export
 from openrecipes.errors import ExitCode
 from openrecipes.runs.record import ExpertLoad, Failure, RunWriter, Step, utc_now
 
@@ -67,12 +68,9 @@ class Rank:
         """Train to the end; DONE, STOPPED, or NEGATIVE where a step was not finite."""
         settings = self.job.settings
         torch.manual_seed(settings.seed)
-        mesh = Mesh.build(
-            self.world.device.type, self.world.size, expert_parallel=settings.expert_parallel
-        )
+        mesh = Mesh.build(self.job.layout, timedelta(minutes=settings.timeout_minutes))
         origin = Checkpoint(settings.hf_checkpoint) if settings.hf_checkpoint else None
-        model = self._model(origin)
-        spread_experts(model, mesh.ep)
+        model = self._model(mesh, origin)
         trainer = Trainer(
             model,
             mesh,
@@ -87,8 +85,8 @@ class Rank:
         source = Source(
             self.job.rows,
             settings.order,
-            settings.cutting(mesh.data.size),
-            mesh.data.rank,
+            settings.cutting(self.job.layout),
+            mesh.dp.rank,
             self.job.config.vocab_size,
             settings.isolate_documents,
             self.world.device,
@@ -111,14 +109,11 @@ class Rank:
             self._export(model, mesh, settings.export_hf, origin or self.job.config_file)
         return ExitCode.DONE
 
-    def _model(self, origin: Checkpoint | None) -> NemotronH:
-        model = NemotronH(self.job.config)
-        if origin is None:
-            initialise(model, self.job.settings.seed)
-        else:
-            load(model, origin)
-        model.to_precision(torch.bfloat16 if self.job.settings.bf16 else torch.float32)
-        return model.to(self.world.device)
+    def _model(self, mesh: Mesh, origin: Checkpoint | None) -> NemotronH:
+        config, settings = self.job.config, self.job.settings
+        read = from_checkpoint(origin) if origin else from_seed(config, settings.seed)
+        dtype = torch.bfloat16 if settings.bf16 else torch.float32
+        return build(config, mesh, read, dtype=dtype, device=self.world.device)
 
     def _step(self, number: int, trainer: Trainer, source: Source, mesh: Mesh) -> StepResult:
         started = time.perf_counter()
@@ -150,7 +145,9 @@ class Rank:
             yield
         squares = probe.layers()
         local = torch.tensor(list(squares.values()), dtype=torch.float64, device=self.world.device)
-        layers = dict(zip(squares, map(tuple, sum_(local, mesh.data).tolist()), strict=True))
+        # Where the ranks of tp have the same tokens, one of them speaks for all.
+        others = mesh.stage if mesh.sequence_parallel else mesh.data
+        layers = dict(zip(squares, map(tuple, sum_(local, others).tolist()), strict=True))
         if self.writer:
             line = ProbeLine(number, layers, self.job.config.pattern, logits).as_json()
             self._append(self.writer.path / "probe.jsonl", line)
@@ -210,9 +207,7 @@ class Rank:
     def _export(
         self, model: NemotronH, mesh: Mesh, target: Path, origin: Checkpoint | Path
     ) -> None:
-        whole = whole_tensors(model, mesh)
-        if self.world.rank == 0:
-            export(target, whole.__getitem__, origin)
+        Assembly(model, mesh).lend(lambda read: export(target, read, origin))
 
 
 def _line(

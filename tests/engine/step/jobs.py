@@ -17,13 +17,15 @@ from openrecipes.engine.batch import Batch
 from openrecipes.engine.microbatches import Cutting, RowOrder
 from openrecipes.engine.model import NemotronH, initialise
 from openrecipes.engine.parallel import data_parallel
-from openrecipes.engine.parallel.collectives import gather
+from openrecipes.engine.parallel.collectives import gather, sum_
 from openrecipes.engine.parallel.data_parallel import Bucket
-from openrecipes.engine.parallel.expert_parallel import SpreadExperts, spread_experts
+from openrecipes.engine.parallel.expert_parallel import SpreadExperts
 from openrecipes.engine.parallel.mesh import Axis, Mesh
+from openrecipes.engine.parallel.parts import distribute
 from openrecipes.engine.parallel.whole import whole_tensors
 from openrecipes.engine.schedule import Schedule
 from openrecipes.engine.step import Trainer
+from openrecipes.layouts.layout import Layout
 
 CONFIG: dict[str, Any] = {
     "model_type": "nemotron_h",
@@ -124,10 +126,10 @@ def train(run: Run) -> Outcome:
 
 def _train(run: Run) -> Outcome:
     world = dist.get_world_size() if dist.is_initialized() else 1
-    mesh = Mesh.build("cpu", world, expert_parallel=run.expert_parallel)
+    mesh = Mesh.build(Layout(tp=1, pp=1, ep=run.expert_parallel, etp=1, dp=world))
     trained = model()
     trained.to_precision(torch.bfloat16 if run.bf16 else torch.float32)
-    spread_experts(trained, mesh.ep)
+    distribute(trained, mesh)
     schedule = Schedule(run.lr, run.lr, "constant", run.warmup_steps * run.batch, 1e9, run.batch)
     trainer = Trainer(trained, mesh, schedule, betas=(0.9, 0.98), weight_decay=run.weight_decay)
     data = rows(run.batch * run.steps, run.ragged)
@@ -198,9 +200,12 @@ def _without_one_expert(bucket: Bucket, reduce: Any = Bucket.reduce) -> None:
 
 
 def _other_experts(
-    self: SpreadExperts, experts: Any, axis: Axis, init: Any = SpreadExperts.__init__
+    self: SpreadExperts, experts: Any, axis: Axis, parts: int, init: Any = SpreadExperts.__init__
 ) -> None:
-    init(self, experts, Axis(axis.size, axis.size - 1 - axis.rank, axis.group))
+    init(self, experts, axis, parts)
+    with torch.no_grad():  # what another rank's experts should be
+        for held in (self.up_proj, self.down_proj):
+            held.copy_(sum_(held.clone(), axis) - held)
 
 
 def _lose_one(self: Cutting, lengths: Any, cut: Any = Cutting.cut) -> Any:

@@ -1,25 +1,25 @@
 """Optimizer state sharded over ranks (ZeRO-1, Megatron's distributed optimizer).
 
-Parameters that are reduced along the same axis lie end to end in one flat buffer, their gradients
-in another, and each rank owns an equal slice of both. A step sums the gradients into the owners'
-slices once, after the last micro-batch; each owner updates its slice of fp32 masters; then the
-slices are gathered again. Nothing is averaged: the loss is divided beforehand.
+Parameters that the same ranks hold (`Mesh.holders`) lie end to end in one flat buffer, their
+gradients in another, and each of these ranks owns an equal slice of both. A step sums the gradients
+into the owners' slices once, after the last micro-batch; each owner updates its slice of fp32
+masters; then the slices are gathered again. Nothing is averaged: the loss is divided beforehand.
 
-Every gradient element has exactly one owner in a stage, so the squared gradient norm is the plain
-sum of the owners' squares over the stage, whatever axes the parameters are reduced along.
+Every gradient element has exactly one owner, so the squared gradient norm is the plain sum of the
+owners' squares over all ranks, whatever axes the parameters lie along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from openrecipes.engine.model.moe import Experts
 from openrecipes.engine.parallel.collectives import gather, sum_, sum_shard
 from openrecipes.engine.parallel.mesh import Axis, Mesh
+from openrecipes.engine.parallel.parts import held
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Slot:
 
 
 class Bucket:
-    """Parameters of one dtype that are reduced along one axis.
+    """Parameters of one dtype that the same ranks hold.
 
     Args:
         named: the parameters; those with weight decay come to lie first.
-        axis: the axis that gradients are summed along and state is sharded over.
+        axis: their holders: gradients are summed along it, state is sharded over it.
 
     Attributes:
         weights: all parameters, flat, in their dtype; the parameters are views of it.
@@ -111,29 +111,16 @@ def decays(name: str, parameter: Tensor) -> bool:
 
 
 def buckets(model: nn.Module, mesh: Mesh) -> list[Bucket]:
-    """The trainable parameters of ``model``, experts apart from the rest, dtypes apart."""
-    groups: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]] = {}
-    for name, parameter, expert in trainable(model):
-        groups.setdefault((expert, parameter.dtype), []).append((name, parameter))
-    return [
-        Bucket(named, mesh.edp if expert else mesh.data) for (expert, _), named in groups.items()
-    ]
-
-
-def trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """Name, parameter, and whether it belongs to routed experts, in the model's order."""
-    experts = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, Experts)
-        for parameter in module.parameters()
-    }
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield name, parameter, id(parameter) in experts
+    """The trainable parameters of ``model``, by the ranks that hold the same part, dtypes apart."""
+    groups: dict[tuple[Axis, torch.dtype], list[tuple[str, nn.Parameter]]] = {}
+    for part in held(model, mesh):
+        if isinstance(part.tensor, nn.Parameter) and part.tensor.requires_grad:
+            key = (mesh.holders(part.placement), part.tensor.dtype)
+            groups.setdefault(key, []).append((part.name, part.tensor))
+    return [Bucket(named, axis) for (axis, _), named in groups.items()]
 
 
 def gradient_norm(owned: Iterable[Bucket], mesh: Mesh) -> float:
     """The L2 norm of the whole gradient, fp64; every element counted once, at its owner."""
     squares = [torch.linalg.vector_norm(b.gradient, dtype=torch.float64) ** 2 for b in owned]
-    return float(sum_(torch.stack(squares).sum(0, keepdim=True), mesh.stage).sqrt())
+    return float(sum_(torch.stack(squares).sum(0, keepdim=True), mesh.world).sqrt())

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from openrecipes.engine.parallel.mesh import forget_groups
+
 #: File descriptor of a bound, listening socket that the local launcher hands to rank 0.
 STORE_SOCKET = "OPENRECIPES_STORE_SOCKET"
 
@@ -50,6 +52,7 @@ def join(timeout_minutes: float) -> Iterator[World]:
     try:
         yield World(rank, size, device)
     finally:
+        forget_groups()
         dist.destroy_process_group()
 
 

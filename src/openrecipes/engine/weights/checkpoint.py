@@ -66,29 +66,50 @@ class Checkpoint:
         """A whole tensor under the checkpoint's own name, as stored."""
         return self._handle(tensor).get_tensor(tensor)
 
-    def parameter(self, name: str, rows: slice = slice(None)) -> Tensor:
+    def parameter(self, name: str, *part: slice) -> Tensor:
         """A parameter under the model's name, in the stored dtype.
 
         Args:
             name: the whole-model name.
-            rows: the part along the first dimension (heads, experts, vocabulary) that is wanted;
-                nothing else is read.
+            part: the part that is wanted, per dimension (heads, experts, vocabulary, ...); nothing
+                else is read.
 
         Raises:
             InputError: the checkpoint lacks it, or has it in another shape.
         """
         kept = source(self.config, name)
+        rows, inside = (part[0] if part else slice(None)), part[1:]
         if isinstance(kept, Stack):
-            names = [self.tensor_name(tensor) for tensor in kept.tensors[rows]]
-            return torch.stack([self.tensor(self._known(tensor)) for tensor in names])
+            names = [self._known(self.tensor_name(tensor)) for tensor in kept.tensors[rows]]
+            if not inside:
+                return torch.stack([self.tensor(tensor) for tensor in names])
+            return torch.stack([self._slice(tensor)[inside] for tensor in names])
         view = self._slice(self._known(self.tensor_name(kept.tensor)))
-        held = view.get_shape()[0] if view.get_shape() else 1
+        start, stop = self._span(kept, view.get_shape())
+        wanted = range(start, stop)[rows]
+        between = (slice(None),) if kept.channel_first else ()
+        read = view[(slice(wanted.start, wanted.stop), *between, *inside)]
+        return read.squeeze(1) if kept.channel_first else read
+
+    def shape(self, name: str) -> list[int]:
+        """The stored shape of a parameter under the model's name; what it raises `parameter` does.
+
+        Of a stack of experts the first is looked at.
+        """
+        kept = source(self.config, name)
+        if isinstance(kept, Stack):
+            first = self._known(self.tensor_name(kept.tensors[0]))
+            return [len(kept.tensors), *self._slice(first).get_shape()]
+        stored = self._slice(self._known(self.tensor_name(kept.tensor))).get_shape()
+        start, stop = self._span(kept, stored)
+        return [stop - start, *stored[2 if kept.channel_first else 1 :]]
+
+    def _span(self, kept: Rows, shape: list[int]) -> tuple[int, int]:
+        held = shape[0] if shape else 1
         stop = held if kept.stop is None else kept.stop
         if stop > held:
-            raise self._wrong_shape(kept, view.get_shape())
-        wanted = range(kept.start, stop)[rows]
-        part = view[wanted.start : wanted.stop]
-        return part.squeeze(1) if kept.channel_first else part
+            raise self._wrong_shape(kept, shape)
+        return kept.start, stop
 
     def extras(self, names: Iterable[str]) -> list[str]:
         """Tensors that no parameter of these names holds: multi-token prediction, carried along.
