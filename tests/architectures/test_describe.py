@@ -154,6 +154,8 @@ def test_multi_token_prediction_is_counted_apart() -> None:
         ({"vocab_size": "many"}, "vocab_size"),
         ({"num_experts_per_tok": 129}, "num_experts_per_tok"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"mlp_only_layers": 5}, "mlp_only_layers"),
         ({"model_type": "gpt2"}, "model_type"),
         ({"model_type": ["qwen3"]}, "model_type"),
     ],

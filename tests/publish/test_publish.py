@@ -268,3 +268,22 @@ def test_options_are_kept_for_verification(candidate: Path, reference: Path, out
     assert done.evidence is not None
     options = json.loads((done.evidence / "publish.json").read_text())
     assert options == {"author_name": "T"}
+
+
+def test_an_output_that_cannot_be_written_is_told(candidate: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a directory"):
+        publish([candidate], tmp_path, force=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can be written"):
+        publish([candidate], tmp_path / "file" / "r.yaml")
+
+
+def test_a_gpu_that_nobody_knows_has_neither_mfu_nor_price(
+    candidate: Path, edit: Edit, output: Path
+) -> None:
+    edit(candidate, machine={"gpu": "X9000", "count": 2, "per_node": 2})
+    done = publish([candidate], output)
+    assert not done.refused
+    result = done.recipe.result
+    assert result is not None and result.mfu is None and result.usd_per_million_tokens is None
+    assert "X9000" in (result.mfu_note or "") and "X9000" in (result.usd_note or "")

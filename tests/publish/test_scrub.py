@@ -41,6 +41,7 @@ def test_what_tells_something_is_replaced(text: str, expected: str) -> None:
         "--tensor-model-parallel-size 4 --lr 1e-5",
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
         "2026-10-15T12:00:00Z",
+        "loss = weights@hidden + bias, user: unknown, user=None",
     ],
 )
 def test_what_tells_nothing_stays(text: str) -> None:

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from openrecipes.errors import InputError
 from openrecipes.runs.record import (
@@ -110,6 +112,15 @@ def test_update_rewrites_the_manifest_and_checks_it(writer: RunWriter) -> None:
     with pytest.raises(ValueError, match="state"):
         writer.update(state="asleep")
     assert read(writer).manifest.state == "failed"
+
+
+def test_launcher_and_rank_0_write_in_turns(writer: RunWriter) -> None:
+    rank_0 = RunWriter.open(writer.path)
+    rank_0.update(world_size=2)
+    writer.update(state="done")
+    kept = read(writer).manifest
+    assert (kept.world_size, kept.state) == (2, "done")
+    assert writer.manifest == kept
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -240,3 +251,41 @@ def test_a_record_without_a_steps_file_is_told(writer: RunWriter) -> None:
     (writer.path / STEPS).unlink()
     with pytest.raises(InputError, match="no such file"):
         read(writer).steps()
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can be written"):
+        RunWriter.create(tmp_path / "file" / "run", manifest())
+    with pytest.raises(InputError, match="a directory"):
+        RunWriter.create(tmp_path / "file", manifest())
+
+
+line = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b'{"attempt": 1, "step": 0, "loss": 1e999}',
+            b'{"attempt": 1, "step": 1, "loss": -Infinity, "step_time_s": NaN}',
+            b'{"attempt": 9223372036854775808, "step": 1}',
+            b'{"attempt": 1, "step": 2, "expert_load": {"max": NaN}}',
+            b"null",
+            b"{}",
+        ]
+    ),
+)
+
+
+@given(st.lists(line, max_size=6), st.sampled_from(["running", "done"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_any_bytes_give_steps_or_one_clear_error(
+    writer: RunWriter, lines: list[bytes], state: str
+) -> None:
+    writer.update(state=state)
+    (writer.path / STEPS).write_bytes(b"\n".join(lines))
+    try:
+        steps = read(writer).steps()
+    except InputError as error:
+        assert error.file is not None and error.file.startswith(str(writer.path / STEPS))
+    else:
+        json.dumps([s.model_dump(mode="json") for s in steps], allow_nan=False)

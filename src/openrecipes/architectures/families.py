@@ -12,6 +12,7 @@ from openrecipes.errors import InputError
 
 #: A size above this is no model's; it keeps products inside what JSON readers can hold.
 _LARGEST = 2**31 - 1
+_MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _dense(config: Mapping[str, Any], *, head_norms: bool) -> Shape:
     attend = _grouped_attention(config, head_norms=head_norms)
     inner, bias = _whole(config, "intermediate_size"), _switch(config, "mlp_bias")
     layer = (attend, mlp(hidden, inner, gated=True, bias=bias))
-    return _shape(config, (layer,) * _whole(config, "num_hidden_layers"))
+    return _shape(config, (layer,) * _layers(config))
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> Shape:
@@ -121,9 +122,11 @@ def _qwen3_moe(config: Mapping[str, Any]) -> Shape:
     attend = _grouped_attention(config, head_norms=True)
     period = _whole(config, "decoder_sparse_step", 1)
     dense_only = config.get("mlp_only_layers") or []
+    if not isinstance(dense_only, list):
+        raise _fault("mlp_only_layers", dense_only, "a list of layers")
     layers = tuple(
         (attend, plain if i in dense_only or (i + 1) % period else experts)
-        for i in range(_whole(config, "num_hidden_layers"))
+        for i in range(_layers(config))
     )
     return _shape(config, layers)
 
@@ -152,10 +155,7 @@ def _deepseek_v3(config: Mapping[str, Any]) -> Shape:
     )
     plain = mlp(hidden, _whole(config, "intermediate_size"), gated=True)
     first = _whole(config, "first_k_dense_replace", 0, least=0)
-    layers = tuple(
-        (attend, plain if i < first else experts)
-        for i in range(_whole(config, "num_hidden_layers"))
-    )
+    layers = tuple((attend, plain if i < first else experts) for i in range(_layers(config)))
     mtp = _whole(config, "num_nextn_predict_layers", 0, least=0) * _mtp(hidden, attend, experts)
     return _shape(config, layers, mtp)
 
@@ -172,7 +172,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> Shape:
         router_bias=count,
         expert_bias=True,
     )
-    number = _whole(config, "num_hidden_layers")
+    number = _layers(config)
     kinds = config.get("layer_types") or [
         "full_attention" if i % 2 else "sliding_attention" for i in range(number)
     ]
@@ -239,6 +239,10 @@ def _mtp(hidden: int, *blocks: Block) -> int:
     return joining + sum(block.dense + block.expert for block in blocks)
 
 
+def _layers(config: Mapping[str, Any]) -> int:
+    return _whole(config, "num_hidden_layers", most=_MOST_LAYERS)
+
+
 def _top_k(config: Mapping[str, Any], experts: str) -> int:
     top_k, count = _whole(config, "num_experts_per_tok"), _whole(config, experts)
     if top_k > count:
@@ -247,13 +251,18 @@ def _top_k(config: Mapping[str, Any], experts: str) -> int:
 
 
 def _whole(
-    config: Mapping[str, Any], field: str, default: int | None = None, *, least: int = 1
+    config: Mapping[str, Any],
+    field: str,
+    default: int | None = None,
+    *,
+    least: int = 1,
+    most: int = _LARGEST,
 ) -> int:
     value = config.get(field)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         found = "nothing" if value is None else value
-        raise _fault(field, found, f"a whole number from {least} to {_LARGEST}")
+        raise _fault(field, found, f"a whole number from {least} to {most}")
     return value
 
 

@@ -40,31 +40,30 @@ def measure(
     from openrecipes.runs.record import RunRecord
 
     given = PriceGiven(usd_per_gpu_hour) if usd_per_gpu_hour else None
-    result = measure_runs(
-        [RunRecord.open(path) for path in run], window, instance=instance, price_given=given
-    )
+    records = [RunRecord.open(path) for path in run]
+    result = measure_runs(records, window, instance=instance, price_given=given)
     if as_json:
         print_json({"result": result})
     else:
-        _print(result)
+        _print(result, "process" if records[0].manifest.machine.gpu == "CPU" else "GPU")
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: dict[str, Any], unit: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in _lines(result):
+    for name, value in _lines(result, unit):
         table.add_row(name, value)
     Console().print(table)
 
 
-def _lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(result: dict[str, Any], unit: str) -> list[tuple[str, str]]:
     first, last = result["window"]
     times = result["step_time_s"]
     usd, mfu = result["usd_per_million_tokens"], result["mfu"]
     return [
-        ("Tokens/s per GPU", _number(result["tokens_per_s_per_gpu"], result["mfu_note"])),
+        (f"Tokens/s per {unit}", _number(result["tokens_per_s_per_gpu"], result["mfu_note"])),
         ("  non-padding", _number(result["nonpadding_tokens_per_s_per_gpu"])),
         ("  supervised", _number(result["supervised_tokens_per_s_per_gpu"])),
         ("MFU", f"{mfu:.1%}" if mfu is not None else f"unknown: {result['mfu_note']}"),

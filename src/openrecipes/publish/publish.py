@@ -66,6 +66,8 @@ def publish(
         InputError: an existing output, a run that cannot be published, a missing fact.
     """
     output = Path(output)
+    if output.is_dir():
+        raise InputError("give a file", file=output, field="--output", found="a directory")
     folder = output.with_suffix(".evidence")
     refuse_existing(output, force=force)
     if bundle:
@@ -78,7 +80,7 @@ def publish(
     verdict, reason = read_verdict(records[0], against)
     options = _settled(options or Options(), figures(published, options or Options()), output)
     notes = [] if reason is None else [f"measured, not verified: {reason}"]
-    output.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(output.parent)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as scratch:
         block = None
         if bundle:
@@ -125,6 +127,18 @@ def _settled(options: Options, result: dict[str, Any], output: Path) -> Options:
     return options.model_copy(
         update={"price": None if price is None else Price(**price), "path": place}
     )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "choose a place that can be written",
+            file=folder,
+            field="--output",
+            found=error.strerror,
+        ) from None
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -21,7 +21,7 @@ _HOME = re.compile(
 _EMAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _LOGIN = re.compile(r"\b([a-z_][a-z0-9_.-]*)@([A-Za-z][A-Za-z0-9.-]*)\b(?!:[0-9a-f]{16})")
 _USER_WORD = re.compile(
-    r"\b(?:USER|LOGNAME|USERNAME|user|username|login)\s*[=:]\s*([A-Za-z0-9._-]+)"
+    r"\b(?:USER|LOGNAME|USERNAME|user|username)=['\"]?([A-Za-z][A-Za-z0-9._-]*)"
 )
 _CLOUD_HOST = re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}(?:\.[A-Za-z0-9.-]+)?\b")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\.\d)")
@@ -59,6 +59,12 @@ _COMMON = frozenset(
         "local",
         "git",
         "sha256",
+        "none",
+        "null",
+        "true",
+        "false",
+        "unknown",
+        "default",
     )
 )
 _LOCAL_ADDRESSES = frozenset(("127.0.0.1", "0.0.0.0", "::1", "::"))
@@ -101,8 +107,9 @@ class Scrubber:
             users |= {match[1] for match in _HOME.finditer(text) if match[1]}
             users |= {match[1] for match in _USER_WORD.finditer(text)}
             for match in _LOGIN.finditer(text):
-                users.add(match[1])
-                named.add(match[2])
+                if _is_login(match, named, users):
+                    users.add(match[1])
+                    named.add(match[2])
         named |= {host.partition(".")[0] for host in named}
         return cls(_telling(named, needed), _telling(users, needed))
 
@@ -150,6 +157,16 @@ def _me() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+def _is_login(match: re.Match[str], hosts: Collection[str], users: Collection[str]) -> bool:
+    """Whether ``user@host`` is one: a part is known, or it looks like a shell's or a copy's.
+
+    Logs also hold products such as ``weights@hidden``, whose words must not be taken out.
+    """
+    user, host = match[1], match[2]
+    follows = match.string[match.end() : match.end() + 1]
+    return user in users or host in hosts or follows == ":" or bool(re.search(r"[\d.]", host))
 
 
 def _telling(names: Iterable[str], needed: Collection[str]) -> tuple[str, ...]:

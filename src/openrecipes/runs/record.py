@@ -165,8 +165,16 @@ class RunWriter:
                     expected="a new or empty directory",
                 )
             _remove_record(path)
-        (path / "logs").mkdir(parents=True, exist_ok=True)
-        (path / STEPS).touch()
+        try:
+            (path / "logs").mkdir(parents=True, exist_ok=True)
+            (path / STEPS).touch()
+        except OSError as error:
+            raise InputError(
+                "choose a place that can be written",
+                file=path,
+                field="--output",
+                found=error.strerror,
+            ) from None
         writer = cls(path, manifest)
         writer._save()
         return writer
@@ -181,9 +189,11 @@ class RunWriter:
     def update(self, **fields: Any) -> None:
         """Set fields of the manifest and rewrite it atomically.
 
-        A field that is an object takes a model or a dict; the whole object is replaced.
+        A field that is an object takes a model or a dict; the whole object is replaced. Fields that
+        another process has set meanwhile are kept: launcher and rank 0 write in turns.
         """
-        self.manifest = Manifest.model_validate({**self.manifest.model_dump(), **_plain(fields)})
+        there = RunRecord.open(self.path).manifest
+        self.manifest = Manifest.model_validate({**there.model_dump(), **_plain(fields)})
         self._save()
 
     def append(self, step: Step) -> None:
@@ -231,7 +241,10 @@ def _manifest(document: Any, file: Path) -> Manifest:
 def _read_steps(file: Path, *, may_be_cut: bool) -> Iterator[Step]:
     if not file.is_file():
         raise InputError("run it again; this run recorded no step", file=file, found="no such file")
-    lines = file.read_bytes().split(b"\n")
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError("make it readable", file=file, found=error.strerror) from None
     while lines and not lines[-1].strip():
         lines.pop()
     seen: set[tuple[int, int]] = set()
