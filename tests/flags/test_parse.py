@@ -109,7 +109,6 @@ def test_native_refuses_what_it_cannot_do_and_takes_what_changes_nothing() -> No
     resolved = resolve(neutral, "native")
     assert neutral.items() <= resolved.items()
     for name, value in {
-        "tensor-model-parallel-size": 2,
         "attention-dropout": 0.1,
         "optimizer": "sgd",
         "save": "somewhere",

@@ -14,7 +14,7 @@ from openrecipes.engine.settings import Settings
 from openrecipes.errors import InputError
 from openrecipes.files import read_json
 from openrecipes.flags.parse import ineffective, resolve
-from openrecipes.flags.table import Value
+from openrecipes.flags.table import Value, table
 from openrecipes.layouts.layout import Layout
 from openrecipes.layouts.rules import check
 from openrecipes.rows.parquet import Row, RowsFile
@@ -166,7 +166,7 @@ def _check_layout(
         first = broken[0]
         nearest = "" if first.nearest is None else f"; nearest valid: {first.nearest}"
         raise InputError(
-            f"the layout breaks the rule {first.rule}",
+            f"change {_flag_of(first.field)}: the layout breaks the rule {first.rule}",
             field=first.field,
             found=first.found,
             expected=f"{first.expected}{nearest}",
@@ -180,6 +180,11 @@ def _check_layout(
         )
     # Refuses a batch that does not give every rank the same number of micro-batches.
     settings.cutting(layout).cut([rows.row_tokens] * settings.global_batch)
+
+
+def _flag_of(field: str) -> str:
+    """The flag that sets a recipe's field, where there is one."""
+    return next((f"--{name}" for name, flag in table().items() if flag.field == field), field)
 
 
 def _check_rows(rows: RowsFile, settings: Settings, vocabulary: int) -> None:
