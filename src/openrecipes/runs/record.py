@@ -87,6 +87,7 @@ class RunRecord:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._lines: tuple[object, tuple[Step, ...]] | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> RunRecord:
@@ -112,7 +113,12 @@ class RunRecord:
             InputError: no steps file, or a broken line (named as ``file:line``). A cut last line is
                 tolerated unless the run is done: the process may have died while writing it.
         """
-        return list(_read_steps(self.path / STEPS, may_be_cut=self.manifest.state != "done"))
+        file = self.path / STEPS
+        state = _state_of(file)
+        if self._lines is None or self._lines[0] != state:
+            may_be_cut = self.manifest.state != "done"
+            self._lines = (state, tuple(_read_steps(file, may_be_cut=may_be_cut)))
+        return list(self._lines[1])
 
     def steps(self) -> list[Step]:
         """The steps that count, ascending: of each step its highest attempt."""
@@ -236,6 +242,15 @@ def _manifest(document: Any, file: Path) -> Manifest:
         return Manifest.model_validate(document)
     except ValidationError as error:
         raise _input_error(error, file) from None
+
+
+def _state_of(file: Path) -> object:
+    """What changes when the file does; None where there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _read_steps(file: Path, *, may_be_cut: bool) -> Iterator[Step]:
