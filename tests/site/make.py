@@ -136,6 +136,15 @@ def run(
         "world_size": 2,
         "machine": {"gpu": "CPU", "count": 2, "per_node": 2, "hosts": None},
         "model": {"name": "Nemotron-3-Demo-5M", "active_parameters": 3145728},
+        "memory": {
+            "weights": 19947136,
+            "gradients": 29920320,
+            "master": 0,
+            "optimizer": 19946880,
+            "activations": None,
+            "offloaded": 0,
+            "rank": 0,
+        },
         "flags": {"num-rollout": 20, "train-iters": 20},
         "times": {
             "admitted": "2026-10-15T08:00:00Z",

@@ -24,8 +24,8 @@ PAGES = (
     f"{DEMO}.html",
     "docs/index.html",
     "docs/site.html",
-    "docs/flags.html",
-    "docs/schema.html",
+    "docs/reference/flags.html",
+    "docs/reference/schema.html",
     "live/index.html",
 )
 

@@ -76,8 +76,65 @@ def test_pictures_show_steps_losses_and_their_difference(site: Path) -> None:
     assert any(text.startswith("Loss over 20 steps") for text in described)
     assert any(text.startswith("Relative difference") for text in described)
     bars = [a for t, a in seen.tags if t == "rect" and (a.get("class") or "").startswith("bar")]
-    assert len(bars) == 20
+    assert len([b for b in bars if b["class"] == "bar"]) == 5
     assert len([b for b in bars if b["class"] == "bar in"]) == 15
+    assert len([b for b in bars if b["class"] == "bar stage s0"]) == 2  # memory per rank
+
+
+def test_memory_and_time_are_split(site: Path) -> None:
+    seen = Page.of(site / DEMO)
+    assert "Peak memory of the process (resident), per rank: 900 MiB to 910 MiB" in seen.words()
+    assert "fetching rows 20.0 ms" in seen.words("measured")
+    assert "weights 19.0 MiB" in seen.words("measured")
+    assert "Activations were not measured." in seen.words("measured")
+
+
+def test_how_it_was_measured_is_told(site: Path) -> None:
+    seen = Page.of(site / DEMO).words("measured")
+    assert "Window 5, 19" in seen and "Profiler no" in seen
+
+
+def test_two_documents_are_compared_where_no_run_was_judged(site: Path) -> None:
+    seen = Page.of(site / LINKED).words("changed")
+    assert "This compares what the two recipes ask for." in seen
+    assert "expert-model-parallel-size 2 4 pass" in seen
+    assert "sequence-parallel on off pass" in seen
+    assert "workload" not in seen and "unknown" not in seen
+
+
+def test_reviews_and_component_tests_are_told() -> None:
+    data = make.recipe()
+    data["correctness"]["reviews"] = [
+        {
+            "flag": "optimizer-offload-fraction",
+            "candidate": "0.55",
+            "reference": "1.0",
+            "class": "placement",
+            "reason": "moves state",
+            "by": "A. Reviewer",
+            "date": "2026-10-21",
+        }
+    ]
+    data["correctness"]["component_tests"] = [
+        {
+            "component": "attention",
+            "flag": "attention-backend",
+            "precision": "bf16",
+            "relative_error": 0.003,
+            "bound": 0.01,
+            "result": "pass",
+        }
+    ]
+    seen = rendered(data).words("changed")
+    assert "optimizer-offload-fraction: 1.0 to 0.55 placement review by A. Reviewer" in seen
+    assert "attention (attention-backend, bf16) pass component test: relative error 0.003" in seen
+
+
+def test_commands_fit_where_the_recipe_can_run() -> None:
+    line = "openrecipes run a/b.yaml --engine native --launcher local"
+    assert line in rendered(make.recipe()).text("run-1")
+    many = make.recipe(gpu={"type": "H200", "count": 16, "per_node": 8})
+    assert "run-1" not in rendered(many).ids
 
 
 def test_layout_is_drawn_rank_by_rank(site: Path) -> None:

@@ -1,99 +1,28 @@
-"""Pictures as geometry: pure functions from plain values to shapes in percent of the plot.
+"""Step times and losses as geometry: pure functions from plain values to shapes.
 
-Templates turn the shapes into SVG. Everything is in percent of the plot's width and height, so a
-picture fits a phone and a wide screen alike while its text keeps its size. y counts downwards, as
-in SVG. A value that is unknown or not finite leaves a gap.
+A value that is unknown or not finite leaves a gap.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from openrecipes.site import words
 from openrecipes.site.scales import (
     Scale,
-    Tick,
     axis,
-    log_ticks,
     padded,
     step_axis,
     thin,
     ticks,
 )
+from openrecipes.site.shapes import Band, Bar, Chart, Dot, Line
 
 #: Above this many steps bars would be thinner than a pixel on a phone; a line is drawn instead.
 MOST_BARS = 80
-#: More points than this in a scatter would write their names over each other.
-MOST_NAMES = 12
 #: The most points a line is drawn with; longer runs are thinned so that extremes stay.
 MOST_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar from the base line up; ``cut`` when it is taller than the picture."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-    inside: bool
-    cut: bool = False
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A point with its tooltip, and a link where it leads somewhere."""
-
-    x: float
-    y: float
-    title: str
-    kind: str = ""
-    link: str | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A polyline in segments (gaps between them), each an SVG ``points`` string."""
-
-    kind: str
-    label: str
-    segments: tuple[str, ...]
-    dots: tuple[Dot, ...] = ()
-
-
-@dataclass(frozen=True)
-class Band:
-    """A shaded span along x or y, in percent."""
-
-    start: float
-    size: float
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One plot: axes and what lies in it."""
-
-    title: str
-    summary: str
-    x_label: str
-    y_label: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    bars: tuple[Bar, ...] = ()
-    lines: tuple[Line, ...] = ()
-    dots: tuple[Dot, ...] = ()
-    x_band: Band | None = None
-    y_band: Band | None = None
-    rule: float | None = None
-    keys: tuple[tuple[str, str], ...] = ()
-    clouds: tuple[tuple[str, str], ...] = ()
-    table: tuple[tuple[str, ...], ...] = field(default=())
-    table_head: tuple[str, ...] = ()
 
 
 def _line(
@@ -154,7 +83,7 @@ def step_times(
                 width=round(width * 0.74, 2),
                 height=round(100 - max(y(t), 0.0), 2),
                 title=f"step {s}: {words.seconds(t)}",
-                inside=window is None or window[0] <= s <= window[1],
+                kind="in" if window is None or window[0] <= s <= window[1] else "",
                 cut=t > high,
             )
             for s, t in known
@@ -195,7 +124,7 @@ def step_times(
         rule=rule,
         keys=tuple(keys),
         table_head=("step", "seconds", "window"),
-        table=_rows(
+        table=rows(
             (
                 str(s),
                 words.significant(t, 4),
@@ -206,8 +135,9 @@ def step_times(
     )
 
 
-def _rows(rows: Iterable[tuple[str, ...]], most: int = 200) -> tuple[tuple[str, ...], ...]:
-    kept = tuple(rows)
+def rows(found: Iterable[tuple[str, ...]], most: int = 200) -> tuple[tuple[str, ...], ...]:
+    """The table beside a picture; none where it would be longer than ``most`` rows."""
+    kept = tuple(found)
     return kept if len(kept) <= most else ()
 
 
@@ -242,7 +172,7 @@ def losses(
         y_ticks=axis(ticks(low, high), y),
         lines=tuple(lines),
         table_head=("step", "candidate", "reference") if reference else ("step", "loss"),
-        table=_rows(
+        table=rows(
             (str(s), _digits(v), _digits(there.get(s))) if reference else (str(s), _digits(v))
             for s, v in candidate
         ),
@@ -307,60 +237,3 @@ def loss_difference(
         rule=y(0.0),
         keys=(("noise", "noise band"),) if band else (),
     )
-
-
-@dataclass(frozen=True)
-class Point:
-    """A recipe in the scatter: what it costs, how fast it is."""
-
-    usd: float | None
-    rate: float | None
-    title: str
-    kind: str = ""
-    link: str | None = None
-    name: str = ""
-
-
-def price_and_rate(points: Sequence[Point], most_links: int = 200) -> Chart | None:
-    """USD per million tokens against tokens/s per GPU, both logarithmic.
-
-    Up to ``most_links`` points are links with a tooltip; more are drawn as clouds by kind, so that
-    a thousand weigh a few kilobytes.
-    """
-    known = [
-        (p, p.usd, p.rate)
-        for p in points
-        if p.usd is not None and p.rate is not None and p.usd > 0 and p.rate > 0
-    ]
-    if len(known) < 2:
-        return None
-    usd = [u for _, u, _ in known]
-    rate = [r for _, _, r in known]
-    x = Scale(min(rate) / 1.3, max(rate) * 1.3, log=True)
-    y = Scale(min(usd) / 1.3, max(usd) * 1.3, flip=True, log=True)
-    clouds: dict[str, list[str]] = {}
-    if len(known) > most_links:
-        for p, u, r in known:
-            clouds.setdefault(p.kind, []).append(f"M{x(r):g} {y(u):g}h0")
-    return Chart(
-        title="Price against rate",
-        summary=f"Price against rate of {words.plural(len(known), 'recipe')}; "
-        "down and to the right is better. Both axes are logarithmic.",
-        x_label="tokens/s per GPU",
-        y_label="$ per 1M tokens",
-        x_ticks=tuple(Tick(x(v), words.significant(v, 1)) for v in log_ticks(x.low, x.high)),
-        y_ticks=tuple(Tick(y(v), words.dollars(v)) for v in log_ticks(y.low, y.high)),
-        dots=() if clouds else tuple(Dot(x(r), y(u), p.title, p.kind, p.link) for p, u, r in known),
-        clouds=tuple((kind, "".join(path)) for kind, path in clouds.items()),
-        keys=tuple((f"dot-{kind}", kind) for kind in sorted({p.kind for p, _, _ in known})),
-    )
-
-
-def _named(dots: list[Dot]) -> tuple[Dot, ...]:
-    """``dots`` without the names that would lie over another's, without any where they are many."""
-    kept: list[Dot] = []
-    for dot in dots:
-        near = any(abs(o.x - dot.x) < 20 and abs(o.y - dot.y) < 6 for o in kept if o.name)
-        crowded = near or len(dots) > MOST_NAMES
-        kept.append(replace(dot, name="") if crowded else dot)
-    return tuple(kept)

@@ -16,21 +16,28 @@ from pydantic.fields import FieldInfo
 
 from openrecipes.flags.table import ENGINES, Flag, table
 from openrecipes.layouts.rules import rules_table
+from openrecipes.recipe.lint.relations import relations_table
+from openrecipes.recipe.lint.rules import rules_table as lint_table
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import markup, render
+from openrecipes.site.derive import FORMULAS
 from openrecipes.site.sources import slug
 
 #: Hand-written pages in the order in which a newcomer needs them; others follow by name.
 ORDER = (
     "getting-started",
     "rows",
+    "recipe",
+    "train",
     "run",
     "miles",
-    "measure",
+    "run-record",
+    "figures",
     "gate",
     "publish",
-    "recipe",
+    "plan",
     "tune",
+    "hardware",
     "site",
 )
 
@@ -53,7 +60,7 @@ def pages() -> tuple[tuple[str, str], ...]:
 
 def _pages() -> Iterator[tuple[str, str]]:
     written = list(_written())
-    made = [_schema(), _flags(), _layout_rules()]
+    made = [_figures(), _schema(), _lint_rules(), _layout_rules(), _flags()]
     groups = [("Guides", written), ("Reference", made)]
     yield (
         "docs/index.html",
@@ -79,7 +86,7 @@ def _written() -> Iterator[Doc]:
     place = folder()
     if place is None:
         return
-    names = {path.stem: path for path in sorted(place.glob("*.md"))}
+    names = {path.stem: path for path in sorted(place.glob("*.md")) if path.stem != "index"}
     ordered = [name for name in ORDER if name in names]
     for name in [*ordered, *(name for name in names if name not in ordered)]:
         yield _guide(name, names[name].read_text(encoding="utf-8"), set(names))
@@ -105,7 +112,12 @@ def _linked(html: Markup, names: set[str]) -> Markup:
         return text
 
     linked = re.sub(r'<a href="([^"]*)"[^>]*>(.*?)</a>', follow, str(html), flags=re.DOTALL)
-    return Markup(re.sub(r"<h([23])>(.*?)</h\1>", _anchored, linked))
+    return _anchors(Markup(linked))
+
+
+def _anchors(html: Markup) -> Markup:
+    """Headings get ids made from their text."""
+    return Markup(re.sub(r"<h([23])>(.*?)</h\1>", _anchored, str(html)))
 
 
 def _anchored(match: re.Match[str]) -> str:
@@ -113,9 +125,27 @@ def _anchored(match: re.Match[str]) -> str:
     return f'<h{match[1]} id="{slug(plain)}">{match[2]}</h{match[1]}>'
 
 
+def _figures() -> Doc:
+    return Doc(
+        "docs/reference/figures.html",
+        "Figures: formulas, and what fixes each field",
+        "The figures of a recipe's page, their formulas, and what fixes each numeric field.",
+        _render("_figures.html", formulas=FORMULAS, relations=markup.markdown(relations_table())),
+    )
+
+
+def _lint_rules() -> Doc:
+    return Doc(
+        "docs/reference/lint-rules.html",
+        "Lint rules",
+        "The relations that must hold between a recipe's fields; openrecipes lint checks them.",
+        _anchors(markup.markdown(lint_table())),
+    )
+
+
 def _layout_rules() -> Doc:
     return Doc(
-        "docs/layout-rules.html",
+        "docs/reference/layout-rules.html",
         "Layout rules",
         "What must hold between a layout, its model and its engine. Lint, train, rehearse, plan "
         "and tune check the same rules and print the same names.",
@@ -126,7 +156,7 @@ def _layout_rules() -> Doc:
 def _flags() -> Doc:
     flags = list(table().values())
     return Doc(
-        "docs/flags.html",
+        "docs/reference/flags.html",
         "Flags and their classes",
         f"{len(flags)} arguments in Megatron's names: what each does, what a difference in it "
         "means for the question whether it still is the same training, and which engine honours "
@@ -152,7 +182,7 @@ def _flag(flag: Flag) -> dict[str, Any]:
 
 def _schema() -> Doc:
     return Doc(
-        "docs/schema.html",
+        "docs/reference/schema.html",
         "The recipe, field by field",
         "Schema version 1. Unknown keys are errors; a key with null says: not known.",
         _render("_schema.html", blocks=list(_blocks("", Recipe))),

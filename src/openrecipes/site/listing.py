@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from urllib.parse import quote
+from urllib.parse import urlencode
 
-from openrecipes.site import charts, render, words
+from openrecipes.site import render, words
 from openrecipes.site.programs import index_json
+from openrecipes.site.scatter import Point, price_and_rate
 from openrecipes.site.sidebyside import ROWS, table
 from openrecipes.site.sources import slug
 from openrecipes.site.summary import Summary
+
+#: More recipes than this are too many for one table; the best per kind of GPU are shown then.
+_MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -76,18 +80,31 @@ def pages(summaries: Sequence[Summary]) -> Iterable[tuple[str, str]]:
     yield "index.html", _index(ordered, by_model)
     yield "compare.html", _compare()
     for address, (name, own) in by_model.items():
-        yield (
-            address,
-            render.page(
-                "model.html",
-                address,
-                "index",
-                (),
-                name=name,
-                table=table(own),
-                query="?" + "&".join(f"r={quote(s.path)}" for s in own[:4]),
-            ),
-        )
+        yield address, _model(address, name, own)
+
+
+def _model(address: str, name: str, own: Sequence[Summary]) -> str:
+    shown = own if len(own) <= _MOST_COLUMNS else best_of_each(own)
+    return render.page(
+        "model.html",
+        address,
+        "index",
+        (),
+        name=name,
+        table=table(shown),
+        count=len(own),
+        shown=len(shown),
+        filtered="index.html?" + urlencode({"model": name}),
+        query="?" + urlencode([("r", s.path) for s in shown[:4]]),
+    )
+
+
+def best_of_each(own: Sequence[Summary]) -> list[Summary]:
+    """Of each kind and number of GPUs the first, which is the best, up to a table's width."""
+    best: dict[tuple[str, int], Summary] = {}
+    for s in own:
+        best.setdefault((s.gpu, s.gpus), s)
+    return list(best.values())[:_MOST_COLUMNS]
 
 
 def _best_first(s: Summary) -> tuple[str, bool, float, str]:
@@ -121,7 +138,7 @@ def _index(summaries: Sequence[Summary], by_model: dict[str, tuple[str, list[Sum
         rows=[_row(s) for s in summaries],
         columns=COLUMNS,
         filters=[f for f in filters if len(f.values) > 1],
-        scatter=charts.price_and_rate(_points(summaries)),
+        scatter=price_and_rate(_points(summaries)),
         models=models,
     )
 
@@ -153,9 +170,9 @@ def _row(s: Summary) -> IndexRow:
     )
 
 
-def _points(summaries: Sequence[Summary]) -> list[charts.Point]:
+def _points(summaries: Sequence[Summary]) -> list[Point]:
     return [
-        charts.Point(
+        Point(
             s.usd_per_million_tokens,
             s.tokens_per_s_per_gpu,
             f"{s.model}, {s.gpus} x {s.gpu}: {words.number(s.tokens_per_s_per_gpu, 2)} "

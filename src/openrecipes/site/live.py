@@ -12,6 +12,7 @@ from typing import Any
 from openrecipes.errors import InputError
 from openrecipes.runs.record import STEPS, Manifest, Step
 from openrecipes.site import charts, evidence, render, words
+from openrecipes.site.shapes import Chart
 
 #: Runs that are drawn with their curves; older ones stay lines of the table.
 _MOST_CARDS = 4
@@ -37,8 +38,8 @@ class Live:
     left: str
     quiet: str
     failure: str
-    losses: charts.Chart | None
-    times: charts.Chart | None
+    losses: Chart | None
+    times: Chart | None
 
     @property
     def share(self) -> float:
@@ -157,7 +158,7 @@ class Watch:
 
 def total_steps(manifest: Manifest) -> int | None:
     """Steps that the run was asked for."""
-    for name in ("train-iters", "num-rollout"):
+    for name in ("steps", "train-iters", "num-rollout"):
         value = manifest.flags.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value

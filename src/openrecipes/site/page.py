@@ -12,30 +12,22 @@ from pydantic import ValidationError
 
 from openrecipes.errors import InputError
 from openrecipes.layouts.layout import Layout
-from openrecipes.metrics.steps import spread
 from openrecipes.recipe.schema import Recipe
-from openrecipes.site import charts, comparison, derive, facts, markup, words
-from openrecipes.site.changes import Changes, changes
+from openrecipes.site import comparison, derive, facts, markup, words
+from openrecipes.site.changes import Changes, changes, changes_of_recipes
+from openrecipes.site.commands import commands
 from openrecipes.site.comparison import Comparison, Side
 from openrecipes.site.evidence import Run
 from openrecipes.site.grid import Grid, grid
+from openrecipes.site.measured import Picture, pictures, splits
+from openrecipes.site.memory import Split
 from openrecipes.site.prices import Calculator, calculator
 from openrecipes.site.sources import slug
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A chart on a page with its id, size class and legend."""
-
-    chart: charts.Chart
-    id: str
-    kind: str = ""
-    legend: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command line and what it does."""
+class Line:
+    """A command line with its flags marked, and what it does."""
 
     caption: str
     text: Markup
@@ -48,6 +40,15 @@ class Pairs:
     title: str
     pairs: tuple[tuple[str, str], ...]
     kind: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A component test or a review: what, its outcome, and the reason."""
+
+    what: str
+    outcome: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,15 @@ class RecipePage:
     facts: list[facts.Fact]
     bibtex: str
     command: Markup | None
-    other_commands: list[Command]
+    other_commands: list[Line]
     pictures: list[Picture]
+    splits: list[Split]
     grid: Grid | None
     comparison: Comparison | None
     changes: Changes | None
     trials: list[Tried]
+    checks: list[Check]
+    measurement: Pairs | None
     lists: list[Pairs]
     calculator: Calculator | None
     yaml: Markup
@@ -100,10 +104,10 @@ class RecipePage:
         """Anchors and names of the sections that are there."""
         entries: list[tuple[str, str, Any]] = [
             ("command", "Command", self.command or self.other_commands),
-            ("measured", "Measured", self.pictures),
+            ("measured", "Measured", self.pictures or self.measurement),
             ("layout", "Layout", self.grid),
             ("reference", "Reference", self.comparison),
-            ("changed", "What changed", self.changes),
+            ("changed", "What changed", self.changes or self.checks),
             ("failed", "Tried on the way", self.trials),
             ("price", "Your cost", self.calculator),
             ("stack", "Stack", self.lists),
@@ -162,12 +166,15 @@ def build(
             measured.year if measured else None,
         ),
         command=markup.shell(recipe.run.rstrip("\n")) if recipe.run else None,
-        other_commands=_other_commands(recipe, name),
+        other_commands=[Line(c.caption, markup.shell(c.text)) for c in commands(recipe, name)],
         pictures=pictures(recipe, candidate, reference_run),
+        splits=splits(recipe, candidate),
         grid=_grid(recipe),
         comparison=_comparison(recipe, candidate, reference_run, reference),
-        changes=changes(candidate.verdict if candidate else None),
+        changes=_changes(recipe, candidate, reference),
         trials=_trials(recipe),
+        checks=_checks(recipe),
+        measurement=_measurement(recipe),
         lists=_lists(recipe),
         calculator=calculator(recipe),
         yaml=markup.yaml(text.rstrip("\n")),
@@ -179,45 +186,6 @@ def build(
 def _grid(recipe: Recipe) -> Grid | None:
     noun = "process" if recipe.gpu.type == "CPU" else "GPU"
     return grid(recipe.layout, recipe.gpu.count, recipe.gpu.per_node, noun)
-
-
-def pictures(recipe: Recipe, candidate: Run | None, reference: Run | None) -> list[Picture]:
-    """The charts that the runs allow."""
-    if candidate is None:
-        return []
-    window = recipe.result.window if recipe.result else None
-    found: list[Picture] = []
-    times = charts.step_times(candidate.step_times, window, _median(candidate, window))
-    if times:
-        found.append(Picture(times, "step-times"))
-    there = reference.losses if reference else []
-    losses = charts.losses(candidate.losses, there)
-    if losses:
-        legend = (("candidate", "this recipe"), ("reference", "reference")) if there else ()
-        found.append(Picture(losses, "losses", "", legend))
-    difference = charts.loss_difference(candidate.losses, there, noise_floor(candidate.verdict))
-    if difference:
-        found.append(Picture(difference, "loss-difference", "low"))
-    return found
-
-
-def _median(run: Run, window: tuple[int, int] | None) -> float | None:
-    if window is None:
-        return None
-    times = [t for s, t in run.step_times if t is not None and window[0] <= s <= window[1]]
-    try:
-        return spread(times).p50
-    except ValueError:
-        return None
-
-
-def noise_floor(verdict: Mapping[str, Any] | None) -> float | None:
-    """The noise floor of the loss (relative) in a verdict; None where it was not measured."""
-    convergence = (verdict or {}).get("convergence")
-    floor = convergence.get("noise_floor") if isinstance(convergence, dict) else None
-    loss = floor.get("loss") if isinstance(floor, dict) else None
-    found = loss.get("floor") if isinstance(loss, dict) else floor
-    return float(found) if isinstance(found, int | float) and 0 < found < 10 else None
 
 
 def _comparison(
@@ -258,6 +226,14 @@ def side_of_run(run: Run) -> Side:
     return comparison.side_of_result(layout, result, gpus)
 
 
+def _changes(recipe: Recipe, candidate: Run | None, reference: Reference | None) -> Changes | None:
+    """From the verdict on the runs, else from the arguments of the two documents."""
+    judged = changes(candidate.verdict if candidate else None)
+    if judged is not None or reference is None:
+        return judged
+    return changes_of_recipes(recipe, reference.recipe)
+
+
 def _trials(recipe: Recipe) -> list[Tried]:
     return [
         Tried(
@@ -294,22 +270,63 @@ _STACK_NAMES = {
 
 def _lists(recipe: Recipe) -> list[Pairs]:
     stack = recipe.stack.block() if recipe.stack else {}
-    software = _pairs(stack, _STACK_NAMES)
-    environment = tuple((recipe.env or {}).items())
-    workload = _pairs(recipe.workload.block(), {})
     patches = tuple(
         (patch.repo, ", ".join(p for p in (patch.why, patch.file, patch.commit) if p))
         for patch in recipe.patches or ()
     )
-    inputs = tuple((recipe.inputs or {}).items())
     found = (
-        Pairs("Software", software),
+        Pairs("Software", _pairs(stack, _STACK_NAMES)),
         Pairs("Patches", patches),
-        Pairs("Environment", environment, "env"),
-        Pairs("Inputs that you set", inputs, "env"),
-        Pairs("Workload and rows", workload),
+        Pairs("Environment", tuple((recipe.env or {}).items()), "env"),
+        Pairs("Inputs that you set", tuple((recipe.inputs or {}).items()), "env"),
+        Pairs("Workload and rows", _pairs(recipe.workload.block(), {})),
     )
     return [pairs for pairs in found if pairs.pairs]
+
+
+def _measurement(recipe: Recipe) -> Pairs | None:
+    """How the figures were taken: what stands in ``result`` beside the figures themselves."""
+    if recipe.result is None:
+        return None
+    result = recipe.result.block()
+    recompute = result.pop("effective_recompute", None)
+    kept = ("steps_per_run", "window", "window_tokens", "runs", "profiler", "routing", "dtypes")
+    pairs = list(_pairs({key: result[key] for key in kept if key in result}, {}))
+    if recompute:
+        layers = recompute.get("layers") or {}
+        told = ", ".join(f"{letter} {how}" for letter, how in layers.items() if how)
+        text = recompute["granularity"] + (f" ({told})" if told else "")
+        pairs.append(("Recompute that took effect", text))
+    for run in recipe.result.runs_detail or ():
+        pairs.append((f"Run {run.run}", f"{words.number(run.tokens_per_s_per_gpu, 2)} tokens/s"))
+    if recipe.evidence is not None:
+        where = recipe.evidence.url or recipe.evidence.path or "beside the recipe"
+        pairs.append(("Evidence", f"{where} (SHA256SUMS {recipe.evidence.sha256})"))
+    return Pairs("How it was measured", tuple(pairs)) if pairs else None
+
+
+def _checks(recipe: Recipe) -> list[Check]:
+    """Component tests and reviews: decisions that the comparison of arguments rests on."""
+    correctness = recipe.correctness
+    if correctness is None:
+        return []
+    tests = [
+        Check(
+            f"{t.component} ({t.flag}, {t.precision})",
+            t.result,
+            f"component test: relative error {t.relative_error:g}, bound {t.bound:g}",
+        )
+        for t in correctness.component_tests or ()
+    ]
+    reviews = [
+        Check(
+            f"{r.flag}: {r.reference or '–'} to {r.candidate or '–'}",
+            r.class_,
+            f"review{f' by {r.by}' if r.by else ''}{f', {r.date}' if r.date else ''}: {r.reason}",
+        )
+        for r in correctness.reviews or ()
+    ]
+    return [*tests, *reviews]
 
 
 def _pairs(block: Mapping[str, Any], names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -331,9 +348,6 @@ def _shown(item: Any) -> str:
         return "yes" if item else "no"
     if isinstance(item, int):
         return f"{item:,}"
+    if isinstance(item, list | tuple):
+        return ", ".join(map(_shown, item))
     return str(item)
-
-
-def _other_commands(recipe: Recipe, name: str) -> list[Command]:
-    """How OpenRecipes itself starts the recipe."""
-    return [Command("With OpenRecipes, on this machine", markup.shell(f"openrecipes run {name}"))]

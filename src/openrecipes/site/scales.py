@@ -75,7 +75,8 @@ def axis(values: Sequence[float], scale: Scale) -> tuple[Tick, ...]:
 
 def step_axis(first: int, last: int, scale: Scale) -> tuple[Tick, ...]:
     """Ticks for step numbers: whole ones only."""
-    return axis([v for v in ticks(first, max(last, first + 1)) if v == int(v)], scale)
+    whole = [v for v in ticks(first, max(last, first + 1)) if v == int(v) and v <= last]
+    return axis(whole or [first], scale)
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
