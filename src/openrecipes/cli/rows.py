@@ -32,6 +32,7 @@ from openrecipes.cli.rows_options import (
     skipped,
 )
 from openrecipes.cli.rows_progress import progress_bar
+from openrecipes.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(rows_read.inspect)
@@ -70,7 +71,10 @@ def build(
     resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
     force: Force = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count everything, write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Count everything, write nothing; exit code 1 if any is refused."
+        ),
     ] = False,
     num_workers: Workers = None,
     skip: Skip = None,
@@ -169,6 +173,8 @@ def build(
         print_json({**document, "seconds": round(seconds, 3)})
     else:
         _tell(document, seconds, dry_run=dry_run)
+    if document["conversations"]["refused"]:  # only a dry run comes this far with any
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 @app.command(cls=ManyInputs)

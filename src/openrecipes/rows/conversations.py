@@ -124,11 +124,8 @@ def _message(message: Any, number: int, arguments_as_mapping: bool) -> dict[str,
         made.pop("step_loss_mask", None)
     elif made["step_loss_mask"] not in (0, 1):
         raise _broken(f"{where}: step_loss_mask is {made['step_loss_mask']!r}, expected 0 or 1")
-    calls = made.get("tool_calls")
-    if calls is None:
-        made.pop("tool_calls", None)
-    else:
-        calls = _items(calls, f"{where}: tool_calls")
+    calls = _optional(made.pop("tool_calls", None), f"{where}: tool_calls")
+    if calls is not None:
         made["tool_calls"] = [_call(c, where, arguments_as_mapping) for c in calls]
     return made
 
@@ -185,15 +182,20 @@ def _call(call: Any, where: str, arguments_as_mapping: bool) -> dict[str, Any]:
 
 
 def _tools(tools: Any) -> list[Any] | None:
-    if tools is None or tools == "":
-        return None
     items = [
         _decoded(tool, "a tool") if isinstance(tool, str) else tool
-        for tool in _items(tools, "tools")
+        for tool in _optional(tools, "tools") or []
     ]
     if not all(isinstance(tool, dict) for tool in items):
         raise _broken("a tool is not an object")
     return items or None
+
+
+def _optional(value: Any, name: str) -> list[Any] | None:
+    """A list, or None where there is none; data sets write that as null, "", or the text null."""
+    if value is None or (isinstance(value, str) and value.strip() in ("", "null")):
+        return None
+    return _items(value, name)
 
 
 def _items(value: Any, name: str) -> list[Any]:

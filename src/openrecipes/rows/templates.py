@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
@@ -108,7 +108,6 @@ class ChatTemplate:
             environment.globals["strftime_now"] = now.strftime
         environment.marks_spans = spans  # type: ignore[attr-defined]
         try:
-            used = meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             line = getattr(error, "lineno", None)
@@ -118,7 +117,7 @@ class ChatTemplate:
                 found=one_line(error),
                 expected="a Jinja template",
             ) from None
-        if "strftime_now" in used and date is None:
+        if "strftime_now" in source and date is None:
             raise InputError(
                 "pass --template-date YYYY-MM-DD, so that the same input gives the same rows",
                 file=name,

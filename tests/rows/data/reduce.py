@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fired(word: str, ranks: dict[tuple[str, str], int]) -> list[tuple[str, str]]
     """The merges that byte-pair encoding applies to a word, in order."""
     symbols, used = list(word), []
     while True:
-        pairs = [p for p in zip(symbols, symbols[1:], strict=False) if p in ranks]
+        pairs = [p for p in pairwise(symbols) if p in ranks]
         if not pairs:
             return used
         best = min(pairs, key=ranks.__getitem__)
