@@ -287,3 +287,25 @@ def test_a_gpu_that_nobody_knows_has_neither_mfu_nor_price(
     result = done.recipe.result
     assert result is not None and result.mfu is None and result.usd_per_million_tokens is None
     assert "X9000" in (result.mfu_note or "") and "X9000" in (result.usd_note or "")
+
+
+def test_component_tests_decide_a_kernel_difference(
+    candidate: Path, reference: Path, output: Path
+) -> None:
+    file = candidate / "verdicts" / "check.json"
+    verdict = json.loads(file.read_text())
+    verdict["configuration"]["verdict"] = "component"
+    test = {
+        "component": "attention",
+        "flag": "attention-backend",
+        "precision": "bf16",
+        "relative_error": 0.003,
+        "bound": 0.01,
+        "result": "pass",
+    }
+    verdict["components"] = [test]
+    file.write_text(json.dumps(verdict))
+    done = publish([candidate], output, reference=reference)
+    assert done.recipe.correctness is not None
+    assert done.recipe.correctness.configuration == "pass"
+    assert [t.component for t in done.recipe.correctness.component_tests or ()] == ["attention"]

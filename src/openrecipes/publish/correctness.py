@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openrecipes.errors import InputError
@@ -57,8 +57,9 @@ def correctness(
     block: dict[str, Any] = {"result": result, "summary": _summary(verdict)}
     if reference is not None:
         block["reference"] = _reference(reference)
-    block["configuration"] = _configuration(configuration["verdict"])
-    block["component_tests"] = list(verdict.get("components") or [])
+    tests = [dict(test) for test in verdict.get("components") or []]
+    block["configuration"] = _configuration(configuration["verdict"], tests)
+    block["component_tests"] = [t for t in tests if t.get("relative_error") is not None]
     curves = verdict.get("convergence")
     if curves is not None:
         block["convergence"] = _convergence(curves, candidate, reference)
@@ -73,9 +74,13 @@ def correctness(
     return block
 
 
-def _configuration(verdict: str) -> str:
-    """The gate asks for a component test where a recipe's field knows pass, fail and review."""
-    return "review" if verdict == "component" else verdict
+def _configuration(verdict: str, tests: Sequence[Mapping[str, Any]]) -> str:
+    """Pass, fail or review; a difference that asks for component tests is judged by them."""
+    if verdict != "component":
+        return verdict
+    if not tests:
+        return "review"
+    return "pass" if all(test["result"] == "pass" for test in tests) else "fail"
 
 
 def _summary(verdict: Mapping[str, Any]) -> str:

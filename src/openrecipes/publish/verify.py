@@ -9,7 +9,7 @@ from typing import Any
 
 from openrecipes.errors import InputError
 from openrecipes.files import sha256_file
-from openrecipes.gate.check import compare
+from openrecipes.gate import configuration, curves
 from openrecipes.gate.sides import load as load_side
 from openrecipes.publish import evidence
 from openrecipes.publish.build import build
@@ -135,11 +135,14 @@ def _verdict_again(
             found.append(Difference(f"{name} in the verdict", told_hashes, hashes, message))
     reviews = [d["review"] for d in verdict["configuration"]["differences"] if d.get("review")]
     candidate, reference = (load_side(folder / name) for name in sides)
-    again = compare(candidate, reference, (), reviews).as_json()
-    told_verdict, new_verdict = (v["configuration"]["verdict"] for v in (verdict, again))
-    pairs: list[tuple[str, Any, Any]] = [("configuration", told_verdict, new_verdict)]
-    told_curves, new_curves = verdict.get("convergence") or {}, again["convergence"] or {}
-    pairs += [(f"convergence.{f}", told_curves.get(f), new_curves.get(f)) for f in _FIGURES]
+    differences = configuration.compare(candidate, reference, reviews)
+    replicates = verdict["inputs"].get("replicates") or []
+    again = curves.judge(candidate, reference, None, len(replicates)).as_json()
+    pairs: list[tuple[str, Any, Any]] = [
+        ("configuration", verdict["configuration"]["verdict"], differences.verdict)
+    ]
+    told_curves = verdict.get("convergence") or {}
+    pairs += [(f"convergence.{f}", told_curves.get(f), again.get(f)) for f in _FIGURES]
     for field, told, new in pairs:
         # A noise floor needs the replicates, which may add doubts that are not reached again.
         if told != new and not (field == "convergence.result" and told_curves.get("noise_floor")):
