@@ -28,7 +28,7 @@ REFERENCE, CANDIDATE, REPLICATE = (
     OUT / "runs" / name for name in ("reference", "candidate", "replicate")
 )
 RECIPES = OUT / "recipes"
-RECIPE = RECIPES / "nemotron-3-demo-5m" / "cpu" / "openrecipes-tp1-pp1-ep2.yaml"
+RECIPE = RECIPES / "nemotron-3-demo-5m" / "cpu" / "openrecipes-demo-tp1-pp1-ep2-mt2k.yaml"
 SITE = OUT / "site"
 
 timings: list[tuple[str, float]] = []
