@@ -12,7 +12,9 @@ MOST_GPUS, MOST_ROW_TOKENS = 2**20, 2**31
 
 #: A YAML list that becomes a tuple, so that blocks stay hashable; its items are still strict.
 Strings = Annotated[tuple[str, ...], Strict(False)]
-Layers = Annotated[tuple[Annotated[int, Field(ge=0, le=2**16)], ...], Strict(False)]
+Layers = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=2**16)], ...], Strict(False), Field(min_length=1)
+]
 Step = Annotated[int, Field(ge=0, le=LARGEST)]
 
 

@@ -103,7 +103,7 @@ class Evidence(Block):
 class Recipe(Block):
     """A training recipe: how to train one model on one kind of GPU, and the proof."""
 
-    schema_version: Literal[1] = field("Version of this schema.", unit="1", example=1)
+    schema_version: int = field("Version of this schema.", unit="1", example=1, ge=1, le=1)
     model: str = field(
         "Display name of the model.", example="Nemotron-3-Nano-30B-A3B", min_length=1
     )
@@ -145,7 +145,7 @@ class Recipe(Block):
         "What was measured.", example={"tokens_per_s_per_gpu": 7814.02}, default=None
     )
     correctness: Correctness | None = field(
-        "Is it the same training as the reference?", example={"result": "pass"}, default=None
+        "The proof that it trains as its reference does.", example={"result": "pass"}, default=None
     )
     trials: Annotated[tuple[Trial, ...], Strict(False)] | None = field(
         "Layouts that were tried.",
