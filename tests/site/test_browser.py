@@ -239,18 +239,32 @@ def test_a_thousand_recipes_filter_within_a_blink(tab: Page, tmp_path: Path) -> 
     spent = tab.evaluate(
         """() => {
             const box = document.querySelector("[name=q]");
-            const times = [];
-            for (const text of ["a4", "a49b", "a", "", "nothing", ""]) {
-                box.value = text;
-                const start = performance.now();
-                box.dispatchEvent(new Event("input", { bubbles: true }));
-                document.body.offsetHeight;
-                times.push(performance.now() - start);
+            const least = {};
+            for (let round = 0; round < 5; round += 1) {
+                for (const text of ["a4", "a49b", "a", "", "nothing", "nano"]) {
+                    box.value = text;
+                    const start = performance.now();
+                    box.dispatchEvent(new Event("input", { bubbles: true }));
+                    document.body.offsetHeight;
+                    const took = performance.now() - start;
+                    least[text] = Math.min(took, least[text] ?? Infinity);
+                }
             }
-            return times.sort((a, b) => a - b)[3];
+            return Math.max(...Object.values(least));
         }"""
     )
     assert spent < 50
+    tab.get_by_label("Search").fill("a49b")
+    expect(tab.locator("output[name=found]")).to_have_text("20")
+    tab.get_by_label("Search").fill("")
+    expect(tab.locator("output[name=found]")).to_have_text("1,000")
+    count = "document.querySelectorAll('table.index tbody tr:not([hidden])').length"
+    for _ in range(100):  # scrolling shows the rest
+        if tab.evaluate(count) == 1000:
+            break
+        tab.evaluate("window.scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })")
+        tab.wait_for_timeout(50)
+    assert tab.evaluate(count) == 1000
 
 
 def test_a_page_with_its_pictures_is_light(site: Path) -> None:

@@ -24,6 +24,13 @@ function start() {
   for (const item of rows) item.dot = dots.get(item.row.cells[0].querySelector("a").getAttribute("href"));
   const found = form.elements.found;
   let order = { key: "", down: false };
+  let sorted = rows;
+  // Laying out a thousand rows takes longer than a blink: more are shown as the reader scrolls.
+  const stride = 150;
+  let limit = stride;
+  const end = document.createElement("div");
+  let more;
+  table.parentElement.after(end);
 
   const choices = ["model", "gpu", "gpus", "status"];
   const bounds = {
@@ -39,20 +46,30 @@ function start() {
     const limits = Object.entries(bounds).map(([name, test]) => [test, value(name)]).filter(([, v]) => v);
     const since = value("since");
     let count = 0;
-    for (const item of rows) {
+    for (const item of sorted) {
       const there =
         words.every((word) => item.text.includes(word)) &&
         chosen.every(([i, v]) => item.shown[i] === v) &&
         limits.every(([test, v]) => test(item, Number(v))) &&
         (!since || item.cell.measured >= since);
+      if (there !== item.there) item.dot?.classList.toggle("away", !there);
+      item.there = there;
       if (there) count += 1;
-      if (there !== item.there) {
-        item.there = there;
-        item.row.hidden = !there;
-        item.dot?.classList.toggle("away", !there);
-      }
     }
     found.value = count.toLocaleString("en");
+    show(stride);
+    more?.unobserve(end);
+    more?.observe(end);
+  }
+
+  function show(upTo) {
+    limit = upTo;
+    let shown = 0;
+    for (const item of sorted) {
+      const hidden = !item.there || shown >= limit;
+      if (!hidden) shown += 1;
+      if (item.row.hidden !== hidden) item.row.hidden = hidden;
+    }
   }
 
   function sort() {
@@ -65,7 +82,9 @@ function start() {
       const way = numeric[i] ? x - y : x.localeCompare(y, "en", { numeric: true });
       return (order.down ? -way : way) || a.place - b.place;
     };
-    body.append(...[...rows].sort(compare).map((item) => item.row));
+    sorted = [...rows].sort(compare);
+    show(stride);
+    body.append(...sorted.map((item) => item.row));
     heads.forEach((head, at) => {
       if (at === i) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -94,8 +113,8 @@ function start() {
     const by = state.get("sort") ?? "";
     const key = by.replace(/^-/, "");
     order = keys.includes(key) ? { key, down: by.startsWith("-") } : { key: "", down: false };
-    filter();
     sort();
+    filter();
   }
 
   heads.forEach((head) => {
@@ -117,10 +136,18 @@ function start() {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => {
     order = { key: "", down: false };
-    filter();
     sort();
+    filter();
     remember();
   }));
+  more = new IntersectionObserver(([seen]) => {
+    if (!seen.isIntersecting || limit >= rows.length) return;
+    show(limit + stride);
+    more.unobserve(end); // asks again, should the end still be near or above
+    more.observe(end);
+  }, { rootMargin: "1000000px 0px 600px" });
+  more.observe(end);
+  addEventListener("beforeprint", () => show(rows.length));
   addEventListener("popstate", recall);
   recall();
 }
