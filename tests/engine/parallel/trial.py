@@ -16,7 +16,7 @@ from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Batch
 from openrecipes.engine.microbatches import Cutting
 from openrecipes.engine.model import NemotronH, initial_value
-from openrecipes.engine.parallel import context_parallel, expert_parallel
+from openrecipes.engine.parallel import context_parallel, expert_parallel, parts
 from openrecipes.engine.parallel.collectives import gather
 from openrecipes.engine.parallel.mesh import Axis, Mesh
 from openrecipes.engine.parallel.parts import Read, build, cut
@@ -60,7 +60,7 @@ DENSE = MOE | {"hybrid_override_pattern": "M-*M"}
 MODELS = {
     "moe": MOE,
     "dense": DENSE,
-    "four groups": MOE | {"n_groups": 4},
+    "wide": MOE | {"n_groups": 4, "moe_intermediate_size": 32},
 }
 
 
@@ -199,11 +199,13 @@ def planted(fault: str | None) -> Iterator[None]:
     """Put a fault into this process while the block runs."""
     patches: dict[str, Any] = {
         "tp: norms not summed": lambda: patch.object(Mesh, "holders", _by_data),
+        "tp: norms counted twice": lambda: patch.object(
+            parts, "share_repeated_gradient", lambda parameter, mesh: None
+        ),
         "tp: output not summed": lambda: patch.object(Region, "leave", _without_sum),
         "cp: heads in another order": lambda: patch.object(
             context_parallel, "tokens_for_heads", _other_order
         ),
-        "cp: rank counted twice": lambda: patch.object(Mesh, "dp", property(lambda s: s.data)),
         "etp: one part forgotten": lambda: patch.object(
             expert_parallel.SpreadExperts, "_sum_parts", _first_part
         ),

@@ -1,34 +1,10 @@
-"""Processes and reference runs that several tests share."""
+"""Reference runs that several tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
-from step.gang import Gang
 from step.jobs import Outcome, Run, train
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """The same arithmetic here and in the spawned processes."""
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def two() -> Iterator[Gang]:
-    gang = Gang(2)
-    yield gang
-    gang.close()
-
-
-@pytest.fixture(scope="session")
-def four() -> Iterator[Gang]:
-    gang = Gang(4)
-    yield gang
-    gang.close()
 
 
 @pytest.fixture(scope="session")
