@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from openrecipes.engine.batch import Batch
+from openrecipes.engine.batch import Batch, Segments
 from openrecipes.engine.model import NemotronH
 
 from .conftest import Oracle, random_batch, relative
@@ -62,16 +62,16 @@ def test_a_huge_document_leaves_its_neighbours_untouched(oracle: Oracle) -> None
     from openrecipes.engine.model.convolution import CausalConvolution
     from openrecipes.engine.model.ssd import ssd
 
-    ids = torch.tensor([0] * 50 + [1] * 50, dtype=torch.int32)
+    segments = Segments.of([50, 50])
     convolution = CausalConvolution(6, 4, True)
     torch.nn.init.normal_(convolution.weight)
     x = torch.randn(100, 6)
     loud = torch.cat([x[:50] * 1e8, x[50:]])
-    assert torch.equal(convolution(x, ids)[50:], convolution(loud, ids)[50:])
+    assert torch.equal(convolution(x, segments)[50:], convolution(loud, segments)[50:])
 
     dt, decay = torch.rand(100, 2), -torch.rand(2)
     b, c = torch.randn(100, 1, 8), torch.randn(100, 1, 8)
-    arguments = (dt, decay, b, c, torch.ones(2), ids, 16)
+    arguments = (dt, decay, b, c, torch.ones(2), segments.ids, 16)
     quiet_y = ssd(x.view(100, 2, 3), *arguments)
     loud_y = ssd(loud.view(100, 2, 3), *arguments)
     assert torch.equal(quiet_y[50:], loud_y[50:])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openrecipes.engine.batch import Segments
+from openrecipes.engine.model import convolution
 from openrecipes.engine.model import ssd as ssd_module
 from openrecipes.engine.model.convolution import CausalConvolution
 from openrecipes.engine.model.ssd import ssd
@@ -66,17 +67,29 @@ def test_scan_is_the_recurrence(lengths: list[int], chunk: int, groups: int, see
         assert float((left.grad - right.grad).norm()) / scale < 1e-5
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = Segments.of([70, 30, 100]).ids
-    arguments = [t.float() for t in inputs(200, 4, 2)]
-    whole = ssd(*arguments, ids, 16)
-    monkeypatch.setattr(ssd_module, "_CACHE_BYTES", 1)  # one chunk per block
-    torch.testing.assert_close(ssd(*arguments, ids, 16), whole, rtol=1e-5, atol=1e-5)
+def test_all_chunks_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's way through the same code."""
+    ids = Segments.of([70, 30, 107]).ids
+    blocks = ssd_module._blocks
+    found = []
+    for one_by_one in (True, False):
+        monkeypatch.setattr(
+            ssd_module,
+            "_blocks",
+            lambda tokens, chunk, one_by_one, way=one_by_one: blocks(tokens, chunk, one_by_one=way),
+        )
+        arguments = [t.float().requires_grad_() for t in inputs(207, 4, 2)]
+        y = ssd(*arguments, ids, 16)
+        y.square().sum().backward()
+        found.append([y, *(t.grad for t in arguments)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
-def test_convolution_is_the_sum_over_taps() -> None:
-    lengths = [1, 2, 3, 4, 9, 1]
-    x = torch.randn(20, 5, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("elements", [1, 2**16])  # pieces of 16 tokens, and whole segments
+def test_convolution_is_the_sum_over_taps(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_CACHE_ELEMENTS", elements)
+    lengths = [1, 2, 3, 4, 49, 1]
+    x = torch.randn(60, 5, dtype=torch.float64, requires_grad=True)
     layer = CausalConvolution(5, 4, True).double()
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.normal_(layer.bias)
@@ -88,7 +101,7 @@ def test_convolution_is_the_sum_over_taps() -> None:
     expected = torch.cat(pieces)
     weight = torch.randn_like(expected)
     wanted = torch.autograd.grad((expected * weight).sum(), [x, *layer.parameters()])
-    found = layer(x, Segments.of(lengths).ids)
+    found = layer(x, Segments.of(lengths))
     torch.testing.assert_close(found, expected)
     grads = torch.autograd.grad((found * weight).sum(), [x, *layer.parameters()])
     torch.testing.assert_close(grads, wanted)

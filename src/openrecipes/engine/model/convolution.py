@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from openrecipes.engine.batch import Segments
+
+_CACHE_ELEMENTS = 2**16  # of one tensor, worked on at a time on a CPU
 
 
 class CausalConvolution(nn.Module):
@@ -22,42 +27,64 @@ class CausalConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, kernel))
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
-    def forward(self, x: Tensor, segment_ids: Tensor) -> Tensor:
-        """x (T, channels) and the segment number of each token (T,), to (T, channels)."""
-        return _Convolution.apply(x, self.weight, self.bias, segment_ids)
+    def forward(self, x: Tensor, segments: Segments) -> Tensor:
+        """(T, channels) to (T, channels)."""
+        return _Convolution.apply(x, self.weight, self.bias, segments)
 
 
-def _taps(x: Tensor, weight: Tensor, same: list[Tensor]) -> Tensor:
-    """The convolution without its bias; ``same[k-1]`` is 1 where token t-k shares t's segment."""
-    y = x * weight[:, -1]
-    for lag, within in enumerate(same, start=1):
-        y[lag:].addcmul_(x[:-lag] * within, weight[:, -1 - lag])
-    return y
+def _pieces(segments: Segments, x: Tensor) -> Iterator[tuple[int, int, int]]:
+    """(segment's first token, start, stop): each segment, on a CPU in pieces that fit its cache."""
+    most = max(16, _CACHE_ELEMENTS // x.shape[1]) if x.device.type == "cpu" else x.shape[0]
+    first = 0
+    for length in segments.lengths:
+        for start in range(first, first + length, most):
+            yield first, start, min(start + most, first + length)
+        first += length
 
 
 class _Convolution(torch.autograd.Function):
+    """Kept: the input and what goes into the SiLU."""
+
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, segment_ids: Tensor
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, segments: Segments
     ) -> Tensor:
-        lags = range(1, min(weight.shape[1], x.shape[0]))
-        same = [(segment_ids[lag:] == segment_ids[:-lag]).to(x.dtype).unsqueeze(-1) for lag in lags]
-        y = _taps(x, weight, same)
-        if bias is not None:
-            y += bias
-        ctx.save_for_backward(x, weight, y, *same)
-        ctx.has_bias = bias is not None
-        return torch.nn.functional.silu(y)
+        taps = list(weight.t().contiguous())[::-1]  # by lag
+        inner, out = torch.empty_like(x), torch.empty_like(x)
+        for first, start, stop in _pieces(segments, x):
+            y = inner[start:stop]
+            torch.mul(x[start:stop], taps[0], out=y)
+            if bias is not None:
+                y += bias
+            for lag, tap in enumerate(taps[1:], start=1):
+                reach = max(start, first + lag)  # the first token with a token so far behind it
+                if reach < stop:
+                    inner[reach:stop].addcmul_(x[reach - lag : stop - lag], tap)
+            torch.ops.aten.silu.out(y, out=out[start:stop])
+        ctx.save_for_backward(x, weight, inner)
+        ctx.segments, ctx.has_bias = segments, bias is not None
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        x, weight, y, *same = ctx.saved_tensors
-        grad = torch.ops.aten.silu_backward(grads[0].contiguous(), y)
-        grad_x = grad * weight[:, -1]
-        grad_weight = torch.zeros_like(weight)
-        grad_weight[:, -1] = (grad * x).sum(0)
-        for lag, within in enumerate(same, start=1):
-            inside = grad[lag:] * within
-            grad_x[:-lag].addcmul_(inside, weight[:, -1 - lag])
-            grad_weight[:, -1 - lag] = inside.mul_(x[:-lag]).sum(0)
-        return grad_x, grad_weight, grad.sum(0) if ctx.has_bias else None, None
+        x, weight, inner = ctx.saved_tensors
+        taps = list(weight.t().contiguous())[::-1]
+        by_lag = [torch.zeros_like(tap, dtype=torch.float32) for tap in taps]
+        grad_bias = torch.zeros_like(by_lag[0]) if ctx.has_bias else None
+        grad_out = grads[0].contiguous()
+        grad_x = torch.empty_like(x)
+        for first, start, stop in _pieces(ctx.segments, x):
+            grad = torch.ops.aten.silu_backward(grad_out[start:stop], inner[start:stop])
+            torch.mul(grad, taps[0], out=grad_x[start:stop])
+            by_lag[0] += (grad * x[start:stop]).sum(0)
+            for lag, tap in enumerate(taps[1:], start=1):
+                reach = max(start, first + lag)
+                if reach < stop:
+                    part = grad[reach - start :]
+                    behind = slice(reach - lag, stop - lag)
+                    grad_x[behind].addcmul_(part, tap)
+                    by_lag[lag] += (part * x[behind]).sum(0)
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+        grad_weight = torch.stack(by_lag[::-1], dim=1).to(weight.dtype)
+        return grad_x, grad_weight, None if grad_bias is None else grad_bias.to(weight.dtype), None

@@ -48,10 +48,9 @@ class Mamba2Mixer(nn.Module):
 
     def forward(self, hidden: Tensor, segments: Segments) -> Tensor:
         """(T, hidden) to (T, hidden)."""
-        ids = segments.ids
-        x = self.x_conv(self.x_proj(hidden), ids).unflatten(-1, (-1, self.head_dim))
-        b = self.B_conv(self.B_proj(hidden), ids).unflatten(-1, (-1, self.state_size))
-        c = self.C_conv(self.C_proj(hidden), ids).unflatten(-1, (-1, self.state_size))
+        x = self.x_conv(self.x_proj(hidden), segments).unflatten(-1, (-1, self.head_dim))
+        b = self.B_conv(self.B_proj(hidden), segments).unflatten(-1, (-1, self.state_size))
+        c = self.C_conv(self.C_proj(hidden), segments).unflatten(-1, (-1, self.state_size))
         y = ssd(
             x,
             self.time_step(self.dt_proj(hidden)),
@@ -59,7 +58,7 @@ class Mamba2Mixer(nn.Module):
             b,
             c,
             self.D.float(),
-            ids,
+            segments.ids,
         )
         return self.out_proj(self.norm(y.flatten(1), self.z_proj(hidden)))
 

@@ -4,11 +4,13 @@ The recurrence, for each head with its group's B and C:
 
     S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T        y_t = S_t C_t + D x_t
 
-with S zero at the start of each segment. Inside a chunk of Q tokens it is a masked, decayed
+with S zero at the start of each segment. Inside a chunk of q tokens it is a masked, decayed
 attention; between chunks only the state is passed on (Dao and Gu 2024, "Transformers are SSMs",
-section 6). Chunks are worked on in blocks, small enough for a CPU's cache, and the backward pass
-makes each block's decay matrices and states again: what is kept is the inputs, the output and one
-state per block. All of it is fp32.
+section 6). Kept for the backward pass are the inputs, the output and the state entering each chunk;
+the decay matrices are made again. All of it is fp32.
+
+On a CPU chunks are worked on one by one: all but the states then stays in the cache, and every
+operand of a product is a view. On a GPU all chunks go at once.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 64  # tokens of a chunk on a CPU: the decay matrices cost T x CHUNK x heads
-_CACHE_BYTES = 2**20  # a block's decay matrices on a CPU
+CHUNK = 64  # tokens of a chunk: the decay matrices cost T x CHUNK x heads, the states T / CHUNK
 
 
 def ssd(
@@ -37,7 +38,7 @@ def ssd(
 
     Args:
         x: (T, heads, head size).
-        dt: (T, heads) fp32, positive time steps.
+        dt: (T, heads) fp32, time steps, not negative.
         decay: (heads,) fp32, A, negative.
         b: (T, groups, state size); head h belongs to group h // (heads / groups).
         c: like b.
@@ -51,102 +52,125 @@ def ssd(
     return _SSD.apply(x, dt, decay, b, c, skip, segment_ids, chunk)
 
 
-def _blocks(tokens: int, chunk: int, heads: int, on_cpu: bool) -> list[tuple[int, int, int]]:
-    """(first token, chunks, tokens of a chunk) of each block; a remainder is a shorter chunk."""
-    chunks = tokens // chunk
-    most = max(1, _CACHE_BYTES // (4 * heads * chunk * chunk)) if on_cpu else max(1, chunks)
-    blocks = [(first * chunk, min(most, chunks - first), chunk) for first in range(0, chunks, most)]
-    rest = tokens - chunks * chunk
-    return [*blocks, (chunks * chunk, 1, rest)] if rest else blocks
+@dataclass(frozen=True)
+class _Block:
+    """``n`` chunks of ``q`` tokens from token ``first`` on, worked on at once."""
 
-
-@dataclass
-class _Shape:
-    """n chunks of q tokens, g groups of r heads of size p, states of size s."""
-
+    first: int
     n: int
     q: int
-    g: int
-    r: int
-    p: int
-    s: int
 
-    def tokens_first(self, t: Tensor) -> Tensor:
-        """(n q, g r, p) to (n, g, q, r p): one product serves a group's heads."""
-        view = t.view(self.n, self.q, self.g, self.r * self.p)
-        return view.transpose(1, 2)
-
-    def heads_first(self, t: Tensor) -> Tensor:
-        """(n q, g r, p) to (n, g r, q, p): one product per head."""
-        return t.view(self.n, self.q, self.g * self.r, self.p).transpose(1, 2)
-
-    def groups_first(self, t: Tensor) -> Tensor:
-        """(n q, g, s) to (n, g, q, s), contiguous fp32."""
-        return t.float().view(self.n, self.q, self.g, self.s).transpose(1, 2).contiguous()
-
-    def per_head(self, t: Tensor) -> Tensor:
-        """(n q, heads) to (n, heads, q), contiguous."""
-        return t.view(self.n, self.q, -1).transpose(1, 2).contiguous()
-
-    def spread(self, t: Tensor) -> Tensor:
-        """(n, heads, q) to (n q, heads, 1), to scale a token's head with."""
-        return t.transpose(1, 2).reshape(self.n * self.q, -1, 1)
+    @property
+    def end(self) -> int:
+        return self.first + self.n * self.q
 
 
-@dataclass
+def _blocks(tokens: int, chunk: int, *, one_by_one: bool) -> list[_Block]:
+    """The whole sequence; tokens that do not fill a chunk are a shorter one."""
+    chunks, rest = divmod(tokens, chunk)
+    most = 1 if one_by_one else max(1, chunks)
+    blocks = [_Block(i * chunk, min(most, chunks - i), chunk) for i in range(0, chunks, most)]
+    return [*blocks, _Block(chunks * chunk, 1, rest)] if rest else blocks
+
+
+def _cut(t: Tensor, blocks: list[_Block], *shape: int) -> list[Tensor]:
+    """Views (n, q, *shape) of a (T, ...) tensor, one per block."""
+    return [t[block.first : block.end].view(block.n, block.q, *shape) for block in blocks]
+
+
+# Below, r heads of size p make a group, and a block's tokens are (n, q, groups, r, p). A product
+# runs over one matrix per head or per group; with n = 1 its operands are views.
+
+
+def _per_head(t: Tensor) -> Tensor:
+    """(n, q, groups, r, p) to (n heads, q, p)."""
+    return t.permute(0, 2, 3, 1, 4).flatten(0, 2)
+
+
+def _per_group(t: Tensor) -> Tensor:
+    """(n, q, groups, ...) to (n groups, q, ...), the rest as one dimension."""
+    return t.flatten(3).transpose(1, 2).flatten(0, 1)
+
+
+def _from_heads(t: Tensor, like: Tensor) -> Tensor:
+    """(n heads, q, p) to (n, q, groups, r, p), a view."""
+    n, q, groups, r, p = like.shape
+    return t.view(n, groups, r, q, p).permute(0, 3, 1, 2, 4)
+
+
+def _from_groups(t: Tensor, like: Tensor) -> Tensor:
+    """(n groups, q, ...) to the shape (n, q, groups, ...) of ``like``, a view."""
+    n, q, groups, *rest = like.shape
+    return t.view(n, groups, q, *rest).transpose(1, 2)
+
+
+@dataclass(frozen=True)
 class _Decays:
-    """The decays of one block, from exact sums of dt A inside each chunk."""
+    """What depends on dt A and the segments alone; per token (T, heads), per chunk (chunks, heads).
 
-    inside: Tensor  # (n, heads, q, q): from token j to token i of the chunk, 0 across segments
-    entering: Tensor  # (n q, heads, 1): from the state entering the chunk to the token
-    leaving: Tensor  # (n q, heads, 1): from the token to the state leaving the chunk
-    across: Tensor  # (n, heads): from the state entering to the state leaving
-
-
-def _decays(shape: _Shape, steps: Tensor, ids: Tensor, before: Tensor) -> _Decays:
-    """Decays of a block.
-
-    Args:
-        shape: the block's.
-        steps: (n q, heads), dt A.
-        ids: (n q,), segments of the block's tokens.
-        before: (), segment of the token before the block; -1 at the start.
+    Attributes:
+        sums: sum of dt A from the chunk's first token on.
+        entering: what is left at the token of the state entering the chunk.
+        leaving: what is left of the token's input in the state leaving the chunk.
+        across: what is left of the state entering the chunk in the one leaving it.
+        ids: (T,), segments.
+        divided: for each block, whether a segment starts inside one of its chunks.
     """
-    sums = shape.per_head(steps).cumsum(-1)  # (n, heads, q)
-    ids = ids.view(shape.n, shape.q)
-    last = ids[:, -1:]
-    previous = torch.cat([before.view(1, 1), last[:-1]])
-    apart = torch.ones(shape.q, shape.q, dtype=torch.bool, device=ids.device).triu(1)
-    apart = apart | (ids.unsqueeze(-1) != ids.unsqueeze(-2))
-    closed = sums.new_zeros(apart.shape).masked_fill_(apart, -torch.inf)
-    inside = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).add_(closed.unsqueeze(1)).exp_()
-    total = sums[..., -1:]
-    return _Decays(
-        inside,
-        shape.spread(sums.exp() * (ids == previous).unsqueeze(1)),
-        shape.spread((total - sums).exp() * (ids == last).unsqueeze(1)),
-        (total.exp() * (last == previous).unsqueeze(1)).squeeze(-1),
-    )
+
+    sums: Tensor
+    entering: Tensor
+    leaving: Tensor
+    across: Tensor
+    ids: Tensor
+    divided: list[bool]
+
+    @classmethod
+    def of(cls, steps: Tensor, ids: Tensor, blocks: list[_Block]) -> _Decays:
+        """From dt A (T, heads)."""
+        sums, entering, leaving = (torch.empty_like(steps) for _ in range(3))
+        across = []
+        before = torch.cat([ids.new_full((1,), -1), ids[:-1]])
+        for q in dict.fromkeys(block.q for block in blocks):
+            alike = [block for block in blocks if block.q == q]
+            at = slice(alike[0].first, alike[-1].end)
+            part = steps[at].unflatten(0, (-1, q)).cumsum(1)
+            here, total = ids[at].view(-1, q, 1), part[:, -1:]
+            previous, last = before[at].view(-1, q, 1)[:, :1], here[:, -1:]
+            sums[at] = part.flatten(0, 1)
+            entering[at] = (part.exp() * (here == previous)).flatten(0, 1)
+            leaving[at] = ((total - part).exp() * (here == last)).flatten(0, 1)
+            across.append((total.exp() * (last == previous)).squeeze(1))
+        return cls(sums, entering, leaving, torch.cat(across), ids, _divided(ids, blocks))
+
+    def rows_across(self, groups: int, p: int) -> Tensor:
+        """``across`` for each row of a state: (chunks, groups, r p, 1)."""
+        return self.across.unflatten(1, (groups, -1)).repeat_interleave(p, 2).unsqueeze(-1)
+
+    def clear(self, t: Tensor, block: _Block, divided: bool) -> Tensor:
+        """Zero, in place, the pairs of tokens (n groups, q, q) of different segments."""
+        if divided:
+            ids = self.ids[block.first : block.end].view(block.n, 1, block.q)
+            apart = ids.unsqueeze(-1) != ids.unsqueeze(-2)
+            t.view(block.n, -1, block.q, block.q).masked_fill_(apart, 0)
+        return t
 
 
-def _states(
-    shape: _Shape, entering: Tensor, added: Tensor, across: Tensor
-) -> tuple[Tensor, Tensor]:
-    """States entering each chunk of a block, and the one leaving the block.
+def _divided(ids: Tensor, blocks: list[_Block]) -> list[bool]:
+    if ids.device.type != "cpu":  # to ask would be to wait
+        return [True] * len(blocks)
+    ends = torch.tensor([(block.first, block.end - 1) for block in blocks])
+    first, last = ids[ends].unbind(1)
+    return (first != last).tolist()
 
-    Args:
-        shape: the block's.
-        entering: (g, r p, s), the state entering the block.
-        added: (n, g, r p, s), what each chunk adds.
-        across: (n, heads), what a chunk leaves of the state entering it.
+
+def _inside(sums: Tensor) -> Tensor:
+    """(n, q, groups, r, 1) to (n groups, r, q, q): what token i has left of token j's input.
+
+    0 above the diagonal, where the exponential of a growth would stand.
     """
-    states, state = torch.empty_like(added), entering
-    factors = across.view(shape.n, shape.g, shape.r, 1).expand(-1, -1, -1, shape.p)
-    factors = factors.reshape(shape.n, shape.g, -1, 1)
-    for i in range(shape.n):
-        states[i] = state
-        state = torch.addcmul(added[i], state, factors[i])
-    return states, state
+    n, q, groups, r, _ = sums.shape
+    rows = _per_head(sums).contiguous()  # or the result would take over its strides
+    return (rows - rows.transpose(1, 2)).exp_().tril_().view(n * groups, r, q, q)
 
 
 class _SSD(torch.autograd.Function):
@@ -163,99 +187,124 @@ class _SSD(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         tokens, heads, p = x.shape
-        g, s = b.shape[1:]
-        y = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-        state = y.new_zeros(g, heads // g * p, s)
-        before = ids.new_full((), -1)
-        entering_states = []
-        blocks = _blocks(tokens, chunk, heads, x.device.type == "cpu")
-        for first, n, q in blocks:
-            at = slice(first, first + n * q)
-            shape = _Shape(n, q, g, heads // g, p, s)
-            d = _decays(shape, dt[at] * decay, ids[at], before)
-            bb, cc = shape.groups_first(b[at]), shape.groups_first(c[at])
-            xd = x[at] * dt[at].unsqueeze(-1)
-            mixed = _mix(shape, cc, bb, d.inside)
-            inside = mixed @ shape.heads_first(xd)
-            added = shape.tokens_first(xd * d.leaving).transpose(-1, -2) @ bb
-            entering_states.append(state)
-            states, state = _states(shape, state, added, d.across)
-            out = y[at]
-            shape.tokens_first(out).copy_(cc @ states.transpose(-1, -2))
-            out.mul_(d.entering)
-            shape.heads_first(out).add_(inside)
-            out.addcmul_(x[at], skip.unsqueeze(-1))
-            before = ids[at.stop - 1]
-        ctx.save_for_backward(x, dt, decay, b, c, skip, ids, y, *entering_states)
-        ctx.chunk = chunk
+        groups, s = b.shape[1:]
+        r = heads // groups
+        blocks = _blocks(tokens, chunk, one_by_one=x.device.type == "cpu")
+        decays = _Decays.of(dt * decay, ids, blocks)
+        across = decays.rows_across(groups, p)
+        skip_ = skip.view(groups, r, 1)
+        y = torch.empty_like(x, dtype=torch.float32)
+        states = y.new_empty(len(across) + 1, groups, r * p, s)
+        states[0] = 0
+        number = 0
+        for block, divided, x_, y_, b_, c_, *factors in zip(
+            blocks,
+            decays.divided,
+            _cut(x.float(), blocks, groups, r, p),
+            _cut(y, blocks, groups, r, p),
+            _cut(b.float(), blocks, groups, s),
+            _cut(c.float(), blocks, groups, s),
+            *(
+                _cut(t, blocks, groups, r, 1)
+                for t in (dt, decays.sums, decays.entering, decays.leaving)
+            ),
+            strict=True,
+        ):
+            step, sums, entering, leaving = factors
+            bb, cc = _per_group(b_), _per_group(c_)
+            written = x_ * step
+            products = decays.clear(cc.bmm(bb.transpose(1, 2)), block, divided)
+            mixed = _inside(sums).mul_(products.unsqueeze(1)).flatten(0, 1)
+            inside = mixed.bmm(_per_head(written))
+            # The states: first what each chunk adds, then what it leaves of the one before.
+            kept = _per_group(written.mul_(leaving))
+            after = number + block.n
+            torch.bmm(kept.transpose(1, 2), bb, out=states[number + 1 : after + 1].flatten(0, 1))
+            for i in range(number, after):
+                states[i + 1].addcmul_(across[i], states[i])
+            outside = cc.bmm(states[number:after].flatten(0, 1).transpose(1, 2))
+            torch.addcmul(_from_heads(inside, x_), _from_groups(outside, x_), entering, out=y_)
+            y_.addcmul_(x_, skip_)
+            number = after
+        ctx.save_for_backward(x, dt, decay, b, c, skip, y, states)
+        ctx.blocks, ctx.decays = blocks, decays
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, dt, decay, b, c, skip, ids, y, *entering_states = ctx.saved_tensors
-        tokens, heads, p = x.shape
-        g, s = b.shape[1:]
-        grad_y = grads[0]
+        x, dt, decay, b, c, skip, y, states = ctx.saved_tensors
+        _, heads, p = x.shape
+        groups, s = b.shape[1:]
+        r = heads // groups
+        blocks, decays = ctx.blocks, ctx.decays
+        across = decays.rows_across(groups, p)
+        skip_ = skip.view(groups, r, 1)
         grad_x, grad_b, grad_c = (torch.empty_like(t) for t in (x, b, c))
-        grad_dt, grad_steps = torch.empty_like(dt), torch.empty_like(dt)
-        grad_state = torch.zeros_like(entering_states[0])
-        on_x = torch.empty_like(dt)
-        blocks = _blocks(tokens, ctx.chunk, heads, x.device.type == "cpu")
-        for (first, n, q), state in zip(reversed(blocks), reversed(entering_states), strict=True):
-            at = slice(first, first + n * q)
-            shape = _Shape(n, q, g, heads // g, p, s)
-            before = ids[first - 1] if first else ids.new_full((), -1)
-            d = _decays(shape, dt[at] * decay, ids[at], before)
-            bb, cc = shape.groups_first(b[at]), shape.groups_first(c[at])
-            xx, gy, dt_ = x[at].float(), grad_y[at], dt[at].unsqueeze(-1)
-            xd = xx * dt_
-            mixed = _mix(shape, cc, bb, d.inside)
-            leaving = shape.tokens_first(xd * d.leaving)
-            added = leaving.transpose(-1, -2) @ bb
-            states, last_state = _states(shape, state, added, d.across)
+        # Each token's sums over the head size, of which dt's, A's and D's gradients are made.
+        by_step, by_written, by_skip = (torch.empty_like(dt) for _ in range(3))
+        grad_state = torch.zeros_like(states[0])  # of the state leaving the block
+        number = len(across)
+        heads_wide = [_cut(t, blocks, groups, r, p) for t in (x.float(), grads[0], y, grad_x)]
+        states_wide = [_cut(t, blocks, groups, s) for t in (b.float(), c.float(), grad_b, grad_c)]
+        one_wide = [
+            _cut(t, blocks, groups, r, 1)
+            for t in (
+                dt,
+                decays.sums,
+                decays.entering,
+                decays.leaving,
+                by_step,
+                by_written,
+                by_skip,
+            )
+        ]
+        for index in reversed(range(len(blocks))):
+            block, divided = blocks[index], decays.divided[index]
+            x_, gy, y_, grad_x_ = (t[index] for t in heads_wide)
+            b_, c_, grad_b_, grad_c_ = (t[index] for t in states_wide)
+            step, sums, entering, leaving, by_step_, by_written_, by_skip_ = (
+                t[index] for t in one_wide
+            )
+            n = block.n
+            number -= n
+            bb, cc = _per_group(b_), _per_group(c_)
+            written = x_ * step
+            products = decays.clear(cc.bmm(bb.transpose(1, 2)), block, divided).unsqueeze(1)
+            inside = _inside(sums)
+            mixed = (inside * products).flatten(0, 1)
 
             # Through the products inside chunks.
-            gy_heads = shape.heads_first(gy)
-            grad_xd = torch.empty_like(xd)
-            shape.heads_first(grad_xd).copy_(mixed.transpose(-1, -2) @ gy_heads)
-            grad_mixed = (gy_heads @ shape.heads_first(xd).transpose(-1, -2)).mul_(d.inside)
-            grad_cb = grad_mixed.view(n, g, heads // g, q, q).sum(2)
+            gy_heads = _per_head(gy)
+            grad_written = mixed.transpose(1, 2).bmm(gy_heads)
+            grad_mixed = gy_heads.bmm(_per_head(written).transpose(1, 2)).view_as(inside)
+            grad_products = decays.clear(grad_mixed.mul_(inside).sum(1), block, divided)
+
             # Through the states, from the last chunk to the first.
-            gy_entering = shape.tokens_first(gy * d.entering)
-            grad_entering = gy_entering.transpose(-1, -2) @ cc
-            grad_leaving, grad_state = _states(
-                shape, grad_state, grad_entering.flip(0), d.across.flip(0)
-            )
-            grad_leaving = grad_leaving.flip(0)
-            grad_c[at] = _tokens(grad_cb @ bb + gy_entering @ states)
-            grad_b[at] = _tokens(grad_cb.transpose(-1, -2) @ cc + leaving @ grad_leaving)
-            from_state = torch.empty_like(xd)
-            shape.tokens_first(from_state).copy_(bb @ grad_leaving.transpose(-1, -2))
-            grad_xd.addcmul_(from_state, d.leaving)
+            read = _per_group(gy * entering)
+            kept = _per_group(written.mul_(leaving))
+            grad_entering = read.transpose(1, 2).bmm(cc).view(n, *grad_state.shape)
+            grads_leaving = [grad_state] * n
+            for i in reversed(range(n)):
+                grads_leaving[i] = grad_state
+                grad_state = grad_entering[i].addcmul_(across[number + i], grad_state)
+            grad_leaving = grads_leaving[0] if n == 1 else torch.cat(grads_leaving)
+            states_in = states[number : number + n].flatten(0, 1)
+            states_out = states[number + 1 : number + n + 1].flatten(0, 1)
+            grad_c_.copy_(_from_groups(grad_products.bmm(bb).baddbmm_(read, states_in), c_))
+            grad_products = grad_products.transpose(1, 2)
+            grad_b_.copy_(_from_groups(grad_products.bmm(cc).baddbmm_(kept, grad_leaving), b_))
+            by_state = _from_groups(bb.bmm(grad_leaving.transpose(1, 2)), x_)
+            written_ = torch.addcmul(_from_heads(grad_written, x_), by_state, leaving)
 
-            # dt A enters as exponents: each token's sum scales what it reads and unscales what it
-            # writes, a chunk's whole sum scales the state that leaves it.
-            on_x[at] = (grad_xd * xx).sum(-1)
-            grad_x[at] = grad_xd.mul_(dt_).addcmul_(gy, skip.unsqueeze(-1))
-            gy_x = (gy * xx).sum(-1)
-            grad_sums = (gy * y[at]).sum(-1) - gy_x * skip - on_x[at] * dt[at]
-            after = torch.cat([states[1:], last_state.unsqueeze(0)])
-            of_total = (after * grad_leaving).view(n, heads, -1).sum(-1)
-            grad_sums = grad_sums.view(n, q, heads)
-            grad_sums[:, -1] += of_total
-            grad_steps[at] = grad_sums.flip(1).cumsum(1).flip(1).view(-1, heads)
-        grad_dt = torch.addcmul(on_x, grad_steps, decay)
-        grad_decay = (grad_steps * dt).sum(0)
-        grad_skip = (grad_y * x).sum((0, 2))
-        return grad_x, grad_dt, grad_decay, grad_b, grad_c, grad_skip, None, None
-
-
-def _mix(shape: _Shape, c: Tensor, b: Tensor, inside: Tensor) -> Tensor:
-    """(n, heads, q, q): how much of token j's input token i reads."""
-    products = (c @ b.transpose(-1, -2)).unsqueeze(2)
-    return (inside.view(shape.n, shape.g, shape.r, shape.q, shape.q) * products).flatten(1, 2)
-
-
-def _tokens(t: Tensor) -> Tensor:
-    """(n, g, q, s) to (n q, g, s)."""
-    return t.transpose(1, 2).flatten(0, 1)
+            # A chunk's sums of dt A are exponents: a token's sum scales what it reads and unscales
+            # what it writes; the last one scales the state that leaves.
+            torch.sum(written_ * x_, -1, keepdim=True, out=by_written_)
+            torch.sum(gy * x_, -1, keepdim=True, out=by_skip_)
+            torch.sum(gy * y_, -1, keepdim=True, out=by_step_)
+            by_step_.addcmul_(by_skip_, skip_, value=-1).addcmul_(by_written_, step, value=-1)
+            by_step_[:, -1] += (states_out * grad_leaving).view(n, groups, r, -1).sum(-1, True)
+            by_step_.copy_(by_step_.flip(1).cumsum(1).flip(1))
+            grad_x_.copy_(written_.mul_(step).addcmul_(gy, skip_))
+        grad_dt = torch.addcmul(by_written, by_step, decay)
+        grad_decay = (by_step * dt).sum(0)
+        return grad_x, grad_dt, grad_decay, grad_b, grad_c, by_skip.sum(0), None, None
