@@ -82,7 +82,6 @@ def main() -> None:
         "5a. From the evidence to a recipe",
         *("publish", CANDIDATE, "--reference", REFERENCE, "--output", RECIPE, "--bundle"),
         *("--author-name", "OpenRecipes demo"),
-        *("--author-url", "https://github.com/openrecipes/openrecipes"),
     )
     step("5b. The recipe holds together", "lint", RECIPE)
     step(

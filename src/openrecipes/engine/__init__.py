@@ -1,4 +1,4 @@
 """The embedded PyTorch engine: trains NemotronH models on torch.distributed's own parts.
 
-The only room, with the tests, that imports torch.
+This room imports torch; above it only the gate's component tests do.
 """
