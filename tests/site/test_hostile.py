@@ -46,17 +46,29 @@ def hostile(text: str) -> dict[str, object]:
     return data
 
 
-@pytest.mark.parametrize("text", ATTACKS)
-def test_hostile_strings_stay_text(tmp_path: Path, text: str) -> None:
-    make.write(tmp_path / "recipes", "a/b/c.yaml", hostile(text))
-    make.evidence(tmp_path / "runs")
-    verdict = tmp_path / "runs/candidate/verdicts/check.json"
-    told = json.loads(verdict.read_text())
-    for difference in told["configuration"]["differences"]:
-        difference |= {"flag": text, "reason": text, "verdict": text, "class": text}
-    verdict.write_text(json.dumps(told))
-    build(tmp_path / "recipes", tmp_path / "site", tmp_path / "runs")
-    for path in (tmp_path / "site").rglob("*.html"):
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of one hostile recipe per attack, each with a hostile verdict."""
+    root = tmp_path_factory.mktemp("hostile")
+    for number, text in enumerate(ATTACKS):
+        data = hostile(text)
+        data["correctness"]["convergence"] |= {  # type: ignore[index]
+            "candidate_run": f"run-{number}",
+            "reference_run": None,
+        }
+        make.write(root / "recipes", f"a/b/{number}.yaml", data)
+        run = make.run(root / "runs" / str(number), f"run-{number}", steps=3)
+        told = json.loads(json.dumps(make.VERDICT))
+        for difference in told["configuration"]["differences"]:
+            difference |= {"flag": text, "reason": text, "verdict": text, "class": text}
+        (run / "verdicts").mkdir()
+        (run / "verdicts" / "check.json").write_text(json.dumps(told))
+    build(root / "recipes", root / "site", root / "runs")
+    return root / "site"
+
+
+def test_no_hostile_string_becomes_an_element_or_an_attribute(attacked: Path) -> None:
+    for path in attacked.rglob("*.html"):
         page = Page.of(path)
         for tag, given in page.tags:
             assert tag not in ("iframe", "img", "object", "embed", "base"), (path, tag)
@@ -65,9 +77,15 @@ def test_hostile_strings_stay_text(tmp_path: Path, text: str) -> None:
             for name in ("href", "src"):
                 value = (given.get(name) or "").strip().lower()
                 assert not value.startswith(("javascript:", "data:", "vbscript:")), (path, value)
-    page = Page.of(tmp_path / "site/recipes/a/b/c.html")
+
+
+@pytest.mark.parametrize("number", range(len(ATTACKS)))
+def test_hostile_strings_are_shown_as_they_are(attacked: Path, number: int) -> None:
+    page = Page.of(attacked / f"recipes/a/b/{number}.html")
+    text = ATTACKS[number]
     assert page.text("run") == text
     assert " ".join(text.split()) in page.words("fact-layout")
+    assert " ".join(text.split()) in page.words("changed")
 
 
 @pytest.mark.parametrize(

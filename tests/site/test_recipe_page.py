@@ -91,7 +91,7 @@ def test_memory_and_time_are_split(site: Path) -> None:
 
 def test_how_it_was_measured_is_told(site: Path) -> None:
     seen = Page.of(site / DEMO).words("measured")
-    assert "Window 5, 19" in seen and "Profiler no" in seen
+    assert "Window steps 5 to 19" in seen and "Profiler no" in seen
 
 
 def test_two_documents_are_compared_where_no_run_was_judged(site: Path) -> None:

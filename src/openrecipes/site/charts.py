@@ -231,7 +231,7 @@ def loss_difference(
         x_label="step",
         y_label="relative difference",
         x_ticks=step_axis(first, last, x),
-        y_ticks=axis(ticks(-reach, reach, 4), y),
+        y_ticks=axis(ticks(-reach, reach, 6), y),
         lines=(_line("difference", "difference", series, x, y),),
         y_band=band,
         rule=y(0.0),

@@ -85,21 +85,21 @@ def _cell(ranks: RankGrid, stages: list[range], rank: int, noun: str) -> GpuCell
     held = [stages[virtual * layout.pp + at.pp] for virtual in range(layout.vpp)]
     layers = tuple(_share(chunk.start, len(chunk), whole) for chunk in held)
     strips = [Strip("layers", "layers", layers)]
-    coordinates = [f"PP {at.pp}"]
+    coordinates = [f"PP\u00a0{at.pp}"]
     told = [f"{noun} {rank}: pipeline stage {at.pp} of {layout.pp}"]
     if layout.tp > 1:
         strips.append(_slice("tensor", at.tp, layout.tp))
-        coordinates.append(f"TP {at.tp}")
+        coordinates.append(f"TP\u00a0{at.tp}")
         told.append(f"tensor slice {at.tp} of {layout.tp}")
     if layout.cp > 1:
         strips.append(_slice("sequence", at.cp, layout.cp))
-        coordinates.append(f"CP {at.cp}")
+        coordinates.append(f"CP\u00a0{at.cp}")
         told.append(f"part {at.cp} of {layout.cp} of the sequence")
     if layout.ep > 1:
         strips.append(_slice("experts", at.ep, layout.ep))
-        coordinates.append(f"EP {at.ep}")
+        coordinates.append(f"EP\u00a0{at.ep}")
         told.append(f"experts, part {at.ep} of {layout.ep}")
-    coordinates.append(f"DP {at.dp}")
+    coordinates.append(f"DP\u00a0{at.dp}")
     told.append(f"data replica {at.dp} of {layout.dp}")
     return GpuCell(rank, at.pp, tuple(strips), " · ".join(coordinates), ", ".join(told))
 

@@ -11,6 +11,9 @@ from openrecipes.site.charts import MOST_BARS, rows
 from openrecipes.site.scales import Scale, axis, step_axis, ticks
 from openrecipes.site.shapes import Bar, Chart
 
+#: The widest bar, in percent: two ranks are no two walls.
+WIDEST = 8.0
+
 
 def memory(peaks: Sequence[tuple[int, float | None]], what: str) -> Chart | None:
     """Peak memory per rank as bars.
@@ -24,12 +27,12 @@ def memory(peaks: Sequence[tuple[int, float | None]], what: str) -> Chart | None
         return None
     unit, name = (2**30, "GiB") if max(known) >= 2**30 else (2**20, "MiB")
     x, y = Scale(-0.5, len(peaks) - 0.5), Scale(0.0, max(known) / unit * 1.05 or 1.0, flip=True)
-    width = 100 / len(peaks)
+    width = min(0.74 * 100 / len(peaks), WIDEST)
     bars = tuple(
         Bar(
-            x=round(x(rank - 0.5) + width * 0.13, 2),
+            x=round(x(rank) - width / 2, 2),
             y=y(value / unit),
-            width=round(width * 0.74, 2),
+            width=round(width, 2),
             height=round(100 - y(value / unit), 2),
             title=f"rank {rank}, stage {stage}: {words.gibibytes(value)}",
             kind=f"stage s{stage % 8}",

@@ -290,6 +290,8 @@ def _measurement(recipe: Recipe) -> Pairs | None:
         return None
     result = recipe.result.block()
     recompute = result.pop("effective_recompute", None)
+    if recipe.result.window:
+        result["window"] = "steps {} to {}".format(*recipe.result.window)
     kept = ("steps_per_run", "window", "window_tokens", "runs", "profiler", "routing", "dtypes")
     pairs = list(_pairs({key: result[key] for key in kept if key in result}, {}))
     if recompute:
