@@ -1,11 +1,75 @@
-"""Products of token groups with each group's own matrix: the arithmetic of experts."""
+"""Tokens sorted by expert and back, and products of each group with its own matrix."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Order:
+    """Slots (one per token and chosen expert) sorted by expert, then by token.
+
+    Attributes:
+        tokens: (N,), the token of each sorted slot.
+        slots: (N,), the slot, token x k + choice, of each sorted slot.
+        places: (T, k), where each token's slots went.
+        counts: (E,), slots of each expert.
+    """
+
+    tokens: Tensor
+    slots: Tensor
+    places: Tensor
+    counts: Tensor
+
+    @classmethod
+    def by_expert(cls, indices: Tensor, experts: int) -> Order:
+        """From each token's experts (T, k)."""
+        flat = indices.flatten()
+        slots = flat.argsort(stable=True)
+        places = torch.empty_like(slots)
+        places[slots] = torch.arange(slots.numel(), device=slots.device)
+        counts = torch.bincount(flat, minlength=experts)
+        return cls(slots // indices.shape[1], slots, places.view_as(indices), counts)
+
+    def spread(self, tokens: Tensor) -> Tensor:
+        """(T, size) to (N, size): each token once per chosen expert."""
+        return _Spread.apply(tokens, self)
+
+    def collect(self, outputs: Tensor) -> Tensor:
+        """(N, size) to (T, size): the sum of each token's slots."""
+        return _Collect.apply(outputs, self)
+
+
+# Each is the other's backward pass; autograd's own would add row by row instead.
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, order: Order) -> Tensor:
+        ctx.order = order
+        return tokens.index_select(0, order.tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _sum_rows(grads[0], ctx.order.places), None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, order: Order) -> Tensor:
+        ctx.order = order
+        return _sum_rows(outputs, order.places)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].index_select(0, ctx.order.tokens), None
+
+
+def _sum_rows(rows: Tensor, places: Tensor) -> Tensor:
+    """(T, k) row numbers to (T, size), the sum of those rows."""
+    return torch.nn.functional.embedding_bag(places, rows.contiguous(), mode="sum")
 
 
 def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Segments
-from openrecipes.engine.model.grouped import expert_ffn
+from openrecipes.engine.model.grouped import Order, expert_ffn
 
 
 class MLP(nn.Module):
@@ -96,14 +96,9 @@ class Experts(nn.Module):
         Returns:
             (T, size).
         """
-        top_k = indices.shape[1]
-        order = indices.flatten().argsort(stable=True)  # slots, by expert then by token
-        counts = torch.bincount(indices.flatten(), minlength=self.up_proj.shape[0])
-        gathered = tokens[order // top_k]
-        out = self.compute(gathered, counts, weights.flatten()[order])
-        back = torch.empty_like(order)
-        back[order] = torch.arange(order.numel(), device=order.device)
-        return out[back].unflatten(0, (-1, top_k)).sum(1)
+        order = Order.by_expert(indices, self.up_proj.shape[0])
+        weights = weights.flatten()[order.slots]
+        return order.collect(self.compute(order.spread(tokens), order.counts, weights))
 
     def compute(self, tokens: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
         """The experts' outputs times their weights.
