@@ -14,6 +14,15 @@ from typing import Any
 from openrecipes.errors import InputError
 
 
+def packaged_folder(name: str) -> Path | None:
+    """A folder that comes with OpenRecipes: inside the wheel, else in the source tree."""
+    package = Path(__file__).parent
+    for folder in (package / "_data" / name, package.parents[1] / name):
+        if folder.is_dir():
+            return folder
+    return None
+
+
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
     """A temporary path beside ``target`` that takes its place when the block succeeds.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openrecipes.errors import InputError, one_line
-from openrecipes.files import write_text
+from openrecipes.files import packaged_folder, write_text
 from openrecipes.recipe.document import load
 from openrecipes.recipe.lint.context import Lookup
 from openrecipes.recipe.schema import Recipe
@@ -67,21 +67,13 @@ class Entry:
 
 def packaged_registry() -> Path | None:
     """The registry that comes with OpenRecipes: in the wheel, else in the source tree."""
-    return _packaged("recipes")
+    return packaged_folder("recipes")
 
 
 def packaged_schema() -> Path | None:
     """The JSON Schema that comes with OpenRecipes."""
-    folder = _packaged("schema")
+    folder = packaged_folder("schema")
     return None if folder is None else folder / "recipe.schema.yaml"
-
-
-def _packaged(name: str) -> Path | None:
-    package = Path(__file__).parents[1]
-    for folder in (package / "_data" / name, package.parents[1] / name):
-        if folder.is_dir():
-            return folder
-    return None
 
 
 def registries(given: Sequence[Path] = ()) -> list[Path]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from openrecipes.files import packaged_folder
 from openrecipes.flags.table import ENGINES, Flag, table
 from openrecipes.layouts.rules import rules_table
 from openrecipes.recipe.lint.relations import relations_table
@@ -75,11 +76,7 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 def folder() -> Path | None:
     """Where the hand-written pages lie: in the installed package, or in a checkout."""
-    package = Path(__file__).parents[1]
-    for place in (package / "docs", package.parents[1] / "docs"):
-        if place.is_dir():
-            return place
-    return None
+    return packaged_folder("docs")
 
 
 def _written() -> Iterator[Doc]:
