@@ -16,7 +16,7 @@ MODULE_LAYERS: dict[str, str] = {
     "core_attn": "*",
     "moe_act": "E",
     "layernorm": "ME*-",
-    "mla_up_proj": "*",
+    "mla_up_proj": "",  # multi-latent attention, which NemotronH does not have
     "mlp": "-",
     "moe": "E",
     "shared_experts": "E",

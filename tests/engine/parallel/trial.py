@@ -60,6 +60,7 @@ DENSE = MOE | {"hybrid_override_pattern": "M-*M"}
 MODELS = {
     "moe": MOE,
     "dense": DENSE,
+    "no latent": MOE | {"moe_latent_size": None},
     "wide": MOE | {"n_groups": 4, "moe_intermediate_size": 32},
 }
 

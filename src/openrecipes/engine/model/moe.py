@@ -140,5 +140,7 @@ class MoE(nn.Module):
         self.tokens_per_expert = torch.bincount(
             indices.flatten(), minlength=self.gate.weight.shape[0]
         )
+        # First: where this layer is recomputed, nothing after the experts' outputs is needed then.
+        shared = self.shared_experts(hidden)
         routed = self.experts(self.fc1_latent_proj(hidden), indices, weights)
-        return self.fc2_latent_proj(routed) + self.shared_experts(hidden)
+        return self.fc2_latent_proj(routed) + shared

@@ -9,6 +9,8 @@ already their sum.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -48,9 +50,11 @@ class SpreadExperts(Experts):
         """Tokens (T, size), experts (T, k) in 0..E-1, weights (T, k), to (T, size)."""
         top_k = indices.shape[1]
         order = indices.flatten().argsort(stable=True)  # slots, by expert then by token
+        back = inverse(order)
         counts = torch.bincount(indices.flatten(), minlength=self.total)
-        out = self._travel(tokens[order // top_k], counts, weights.flatten()[order])
-        return out[inverse(order)].unflatten(0, (-1, top_k)).sum(1)
+        slots = _Slots.apply(tokens, order, back, top_k)
+        out = self._travel(slots, counts, _Ordered.apply(weights.flatten(), order, back))
+        return _Ordered.apply(out, back, order).unflatten(0, (-1, top_k)).sum(1)
 
     def _travel(self, tokens: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
         """As `Experts.compute`, for tokens sorted by expert over all ranks' experts."""
@@ -60,8 +64,10 @@ class SpreadExperts(Experts):
         # They came by rank, then by expert; the grouped products want them by expert.
         expert = torch.arange(self.held, device=tokens.device).repeat(self.axis.size)
         order = expert.repeat_interleave(received.flatten()).argsort(stable=True)
-        out = self.compute(tokens[order], received.sum(0), weights[order])
-        return self._sum_parts(exchange(out[inverse(order)], receive, send, self.axis), send)
+        back = inverse(order)
+        tokens, weights = (_Ordered.apply(rows, order, back) for rows in (tokens, weights))
+        out = _Ordered.apply(self.compute(tokens, received.sum(0), weights), back, order)
+        return self._sum_parts(exchange(out, receive, send, self.axis), send)
 
     def _sizes(self, counts: Tensor) -> tuple[Tensor, list[int], list[int]]:
         """What each rank sends to my experts (ranks, held), and the sizes of the exchange."""
@@ -89,6 +95,36 @@ class SpreadExperts(Experts):
             for first in range(0, len(pieces), self.parts)
         ]
         return torch.cat(whole)
+
+
+class _Ordered(torch.autograd.Function):
+    """rows[order]; ``back`` undoes ``order``.
+
+    The gradient is put back by a gather, and no index is kept as an activation: after the way back
+    of a recomputed layer nothing is needed again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.back = back
+        return rows[order]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0][ctx.back], None, None
+
+
+class _Slots(torch.autograd.Function):
+    """Each token's row (T, ...) once for each of its k experts, in the slots' order (T k, ...)."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, order: Tensor, back: Tensor, top_k: int) -> Tensor:
+        ctx.back, ctx.top_k = back, top_k
+        return tokens[order // top_k]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return grads[0][ctx.back].unflatten(0, (-1, ctx.top_k)).sum(1), None, None, None
 
 
 def inverse(order: Tensor) -> Tensor:
