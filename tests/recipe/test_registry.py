@@ -12,7 +12,6 @@ from openrecipes.recipe.registry import (
     entries,
     find,
     packaged_registry,
-    packaged_schema,
     registries,
     rows_lookup,
 )
@@ -36,9 +35,8 @@ def registry(tmp_path):
     return folder
 
 
-def test_the_packaged_registry_and_schema_are_found():
+def test_the_packaged_registry_is_found():
     assert packaged_registry() == REGISTRY
-    assert packaged_schema().name == "recipe.schema.yaml" and packaged_schema().is_file()
 
 
 def test_which_folders_are_looked_in(tmp_path, monkeypatch, registry):

@@ -66,14 +66,8 @@ class Entry:
 
 
 def packaged_registry() -> Path | None:
-    """The registry that comes with OpenRecipes: in the wheel, else in the source tree."""
+    """The registry that comes with OpenRecipes."""
     return packaged_folder("recipes")
-
-
-def packaged_schema() -> Path | None:
-    """The JSON Schema that comes with OpenRecipes."""
-    folder = packaged_folder("schema")
-    return None if folder is None else folder / "recipe.schema.yaml"
 
 
 def registries(given: Sequence[Path] = ()) -> list[Path]:
