@@ -84,8 +84,7 @@ def test_ticks_are_round_ascending_and_inside(low: float, size: float, most: int
 )
 def test_tick_labels(low: float, high: float, labels: list[str]) -> None:
     values = scales.ticks(low, high)
-    shown = [scales.tick_label(v, values) for v in values]
-    assert [text.replace("0.00000", "0") for text in shown] == labels
+    assert [scales.tick_label(v, values) for v in values] == labels
 
 
 def test_a_slow_first_step_is_cut_and_told() -> None:

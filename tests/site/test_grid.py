@@ -16,7 +16,7 @@ def test_tensor_slices_are_neighbours_and_stages_are_far() -> None:
     assert [node.name for node in picture.nodes] == ["Node 0", "Node 1"]
     cells = [cell for node in picture.nodes for cell in node.gpus]
     assert [cell.stage for cell in cells] == [0] * 8 + [1] * 8
-    assert cells[5].coordinates.replace("\u00a0", " ") == "PP 0 · TP 1 · EP 5 · DP 1"
+    assert cells[5].coordinates.replace("\u00a0", " ") == "PP 0, TP 1, EP 5, DP 1"
     tensor = {strip.kind: strip for strip in cells[5].strips}["tensor"]
     assert tensor.slices == ((25.0, 25.0),)
 

@@ -133,6 +133,7 @@ def test_reviews_and_component_tests_are_told() -> None:
 def test_commands_fit_where_the_recipe_can_run() -> None:
     line = "openrecipes run a/b.yaml --engine native --launcher local"
     assert line in rendered(make.recipe()).text("run-1")
+    assert "Set first: KERNEL_CACHE, HF_CKPT, SFT_DATA." in rendered(make.seed()).words("command")
     many = make.recipe(gpu={"type": "H200", "count": 16, "per_node": 8})
     assert "run-1" not in rendered(many).ids
 

@@ -101,7 +101,7 @@ def _cell(ranks: RankGrid, stages: list[range], rank: int, noun: str) -> GpuCell
         told.append(f"experts, part {at.ep} of {layout.ep}")
     coordinates.append(f"DP\u00a0{at.dp}")
     told.append(f"data replica {at.dp} of {layout.dp}")
-    return GpuCell(rank, at.pp, tuple(strips), " · ".join(coordinates), ", ".join(told))
+    return GpuCell(rank, at.pp, tuple(strips), ", ".join(coordinates), ", ".join(told))
 
 
 def _slice(kind: str, index: int, parts: int) -> Strip:

@@ -15,7 +15,7 @@ from openrecipes.layouts.layout import Layout
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import comparison, derive, facts, markup, words
 from openrecipes.site.changes import Changes, changes, changes_of_recipes
-from openrecipes.site.commands import commands
+from openrecipes.site.commands import commands, variables
 from openrecipes.site.comparison import Comparison, Side
 from openrecipes.site.evidence import Run
 from openrecipes.site.grid import Grid, grid
@@ -84,6 +84,7 @@ class RecipePage:
     facts: list[facts.Fact]
     bibtex: str
     command: Markup | None
+    variables: list[str]
     other_commands: list[Line]
     pictures: list[Picture]
     splits: list[Split]
@@ -166,6 +167,7 @@ def build(
             measured.year if measured else None,
         ),
         command=markup.shell(recipe.run.rstrip("\n")) if recipe.run else None,
+        variables=variables(recipe),
         other_commands=[Line(c.caption, markup.shell(c.text)) for c in commands(recipe, name)],
         pictures=pictures(recipe, candidate, reference_run),
         splits=splits(recipe, candidate),
@@ -267,6 +269,14 @@ _STACK_NAMES = {
     "deepep": "DeepEP",
 }
 
+_DTYPE_NAMES = {
+    "weights": "Weights are",
+    "gradients": "Gradients are",
+    "master": "Master weights are",
+    "exp_avg": "Adam's first moments are",
+    "exp_avg_sq": "Adam's second moments are",
+}
+
 
 def _lists(recipe: Recipe) -> list[Pairs]:
     stack = recipe.stack.block() if recipe.stack else {}
@@ -293,7 +303,7 @@ def _measurement(recipe: Recipe) -> Pairs | None:
     if recipe.result.window:
         result["window"] = "steps {} to {}".format(*recipe.result.window)
     kept = ("steps_per_run", "window", "window_tokens", "runs", "profiler", "routing", "dtypes")
-    pairs = list(_pairs({key: result[key] for key in kept if key in result}, {}))
+    pairs = list(_pairs({key: result[key] for key in kept if key in result}, _DTYPE_NAMES))
     if recompute:
         layers = recompute.get("layers") or {}
         told = ", ".join(f"{letter} {how}" for letter, how in layers.items() if how)
