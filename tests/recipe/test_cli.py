@@ -128,6 +128,26 @@ def test_new_for_a_users_own_checkpoint(tmp_path, capsys):
     assert document(capsys)["recipe"]["model"] == "my-model"
 
 
+def test_new_with_rows(tmp_path, capsys):
+    import numpy as np
+
+    from openrecipes.rows.parquet import Row, RowsWriter
+
+    rows = tmp_path / "rows.parquet"
+    with RowsWriter(rows, 256) as writer:
+        mask = np.ones(256, np.uint8)
+        mask[0] = 0
+        lengths = np.array([256], np.int32)
+        writer.write(Row(np.arange(256, dtype=np.int32), mask, lengths))
+    block = {"name": "mine", "rows_sha256": None, "build": {"rows": 2560, "row_tokens": 256}}
+    (tmp_path / "rows.parquet.build.json").write_text(json.dumps(block))
+    argv = ["new", "--model", "Nemotron-3-Nano-30B-A3B", "--rows", str(rows), "--gpus", "8"]
+    assert run([*argv, "--json"]) == 0
+    workload = document(capsys)["recipe"]["workload"]
+    assert workload["row_tokens"] == 256 and workload["dataset"]["name"] == "mine"
+    assert run([*argv[:-3], str(tmp_path / "none.parquet")]) == 2
+
+
 @pytest.mark.parametrize(
     "argv, words",
     [

@@ -6,10 +6,12 @@ import hashlib
 
 import pytest
 
-from openrecipes.recipe.lint import RULES, lint, lint_data, rules_table
+from openrecipes.recipe.lint import RULES, Context, LintRule, lint, lint_data, rules_table
+from openrecipes.recipe.lint.finding import Broken
 from openrecipes.recipe.lint.rules import GROUPS
+from openrecipes.recipe.validate import validate
 
-from .recipes import ALL, NANO, SUPER, complete, data, with_arguments
+from .recipes import ALL, NANO, NANO_REFERENCE, SUPER, complete, data, with_arguments
 
 SHA = hashlib.sha256(b"recipe").hexdigest()
 
@@ -199,6 +201,7 @@ CASES = [
     ("addresses", {"author.url": "https://a b"}, "author.url"),
     ("addresses", {"evidence": {"sha256": SHA}}, "evidence"),
     ("addresses", {"evidence": {"sha256": SHA, "path": "../up"}}, "evidence.path"),
+    ("other-recipes", {"superseded_by": "../../etc/passwd"}, "superseded_by"),
     ("status", {"status": "planned"}, "status"),
     ("status", {"patches": [{"repo": "radixark/miles", "why": "x"}]}, "stack.framework"),
 ]
@@ -309,6 +312,30 @@ def test_the_place_names_the_recipe(name, broken, tmp_path):
         placed.parent.mkdir(parents=True)
         placed.write_text(text)
         assert ("path" in {finding.rule for finding in lint(placed)}) is broken
+
+
+def test_a_reference_that_changed_is_found(tmp_path):
+    folder = tmp_path / "recipes/nemotron-3-nano-30b-a3b/h200"
+    folder.mkdir(parents=True)
+    (folder / NANO_REFERENCE.name).write_bytes(NANO_REFERENCE.read_bytes())
+    digest = hashlib.sha256(NANO_REFERENCE.read_bytes()).hexdigest()
+    place = f"recipes/nemotron-3-nano-30b-a3b/h200/{NANO_REFERENCE.name}"
+    named = f"  reference_recipe:\n    path: {place}\n    sha256: {digest}\n"
+    text = NANO.read_text().replace("correctness:\n", f"correctness:\n{named}")
+    file = folder / NANO.name
+    file.write_text(text)
+    assert [f for f in lint(file) if f.severity != "note"] == []
+    with (folder / NANO_REFERENCE.name).open("a") as stream:
+        stream.write("# changed\n")
+    assert [f.rule for f in lint(file) if f.severity != "note"] == ["other-recipes"]
+
+
+def test_a_new_rule_only_warns_on_an_older_recipe():
+    recipe = validate(complete())[0]
+    rule = LintRule("new", "error", "x", lambda context: [Broken("model", 1, 2, "x")], since=2)
+    assert [finding.severity for finding in rule.findings(Context(recipe))] == ["warning"]
+    current = LintRule("old", "error", "x", rule.check, since=1)
+    assert [finding.severity for finding in current.findings(Context(recipe))] == ["error"]
 
 
 def test_a_layout_rule_is_a_finding_with_engine_and_nearest_value():

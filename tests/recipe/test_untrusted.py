@@ -92,8 +92,8 @@ def test_what_is_no_file(path, tmp_path, monkeypatch, capsys):
     [("no", True), ("1e3", True), ("010", True), ("1:30", True), ("0.5", False), ("1.0e-5", False)],
 )
 def test_values_that_readers_disagree_on_are_warned_of(scalar, found):
-    assert bool(yaml.ambiguous(f"a: {scalar}\n")) is found
-    assert not yaml.ambiguous(f"a: '{scalar}'\n")
+    assert bool(yaml.parse_warned(f"a: {scalar}\n")[1]) is found
+    assert not yaml.parse_warned(f"a: '{scalar}'\n")[1]
 
 
 def test_a_day_is_a_day_and_no_is_text():

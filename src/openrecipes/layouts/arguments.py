@@ -25,12 +25,12 @@ def size(flags: Mapping[str, Any], name: str, default: int = 1) -> int:
     return value
 
 
-def split_flags(split: tuple[int, ...] | None) -> dict[str, Any]:
-    """First and last stage's layers where that says it all, else Megatron's layout text."""
+def split_flags(split: tuple[int, ...] | None, pp: int) -> dict[str, Any]:
+    """First and last rank's layers where that says it all, else Megatron's layout text."""
     if split is None or len(split) < 2:
         return {}
     middle = split[1:-1]
-    if len(set(middle)) <= 1:
+    if len(split) == pp and len(set(middle)) <= 1:
         return {
             "decoder-first-pipeline-num-layers": split[0],
             "decoder-last-pipeline-num-layers": split[-1],
@@ -71,7 +71,14 @@ def virtual_stages(flags: Mapping[str, Any], pp: int, layers: int | None) -> int
     """Virtual stages per rank, from their number or from their size."""
     if flags.get("num-layers-per-virtual-pipeline-stage") is not None and layers is not None:
         per_stage = size(flags, "num-layers-per-virtual-pipeline-stage")
-        return max(1, layers // (pp * per_stage))
+        if layers % (pp * per_stage):
+            raise InputError(
+                "mend the argument",
+                field="--num-layers-per-virtual-pipeline-stage",
+                found=per_stage,
+                expected=f"a size that divides the {layers} layers of {pp} ranks",
+            )
+        return layers // (pp * per_stage)
     return size(flags, "num-virtual-stages-per-pipeline-rank")
 
 
@@ -125,10 +132,21 @@ def offload_from_flags(flags: Mapping[str, Any]) -> Offload | None:
     )
 
 
+def dispatcher_flags(dispatcher: str | None) -> dict[str, Any]:
+    """Arguments of a dispatcher; DeepEP has a switch of its own, its newer peers are named."""
+    if dispatcher == "deepep":
+        return {"moe-token-dispatcher-type": "flex", "moe-enable-deepep": True}
+    if dispatcher in FLEX_BACKENDS:
+        return {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": dispatcher}
+    return {} if dispatcher is None else {"moe-token-dispatcher-type": dispatcher}
+
+
 def dispatcher_from_flags(flags: Mapping[str, Any]) -> str | None:
     """The dispatcher, flex dispatchers by the name of their backend."""
     dispatcher = flags.get("moe-token-dispatcher-type")
     backend = flags.get("moe-flex-dispatcher-backend")
+    if dispatcher == "flex" and flags.get("moe-enable-deepep"):
+        return "deepep"
     if dispatcher == "flex" and backend in FLEX_BACKENDS:
         return str(backend)
     return None if dispatcher is None else str(dispatcher)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from openrecipes.errors import InputError
 from openrecipes.layouts.arguments import (
-    FLEX_BACKENDS,
+    dispatcher_flags,
     dispatcher_from_flags,
     offload_flags,
     offload_from_flags,
@@ -57,6 +57,7 @@ LAYOUT_FLAGS = frozenset(
         "overlap-cpu-optimizer-d2h-h2d",
         "moe-token-dispatcher-type",
         "moe-flex-dispatcher-backend",
+        "moe-enable-deepep",
     }
 )
 
@@ -168,7 +169,7 @@ class Layout(Block):
             flags["sequence-parallel"] = True
         if self.vpp > 1:
             flags["num-virtual-stages-per-pipeline-rank"] = self.vpp
-        flags |= split_flags(self.layer_split)
+        flags |= split_flags(self.layer_split, self.pp)
         if self.recompute is not None:
             flags |= recompute_flags(self.recompute)
         if self.max_tokens_per_gpu is None:
@@ -178,12 +179,7 @@ class Layout(Block):
             flags["max-tokens-per-gpu"] = self.max_tokens_per_gpu
         if self.offload is not None:
             flags |= offload_flags(self.offload)
-        if self.dispatcher in FLEX_BACKENDS:
-            flags["moe-token-dispatcher-type"] = "flex"
-            flags["moe-flex-dispatcher-backend"] = self.dispatcher
-        elif self.dispatcher is not None:
-            flags["moe-token-dispatcher-type"] = self.dispatcher
-        return flags
+        return flags | dispatcher_flags(self.dispatcher)
 
     @classmethod
     def from_flags(

@@ -127,7 +127,7 @@ def left_open(recipe: Recipe) -> set[str]:
     if layout.offload is None or layout.offload.precision_aware is None:
         kept.add("use-precision-aware-optimizer")
     if layout.dispatcher is None:
-        kept |= {"moe-token-dispatcher-type", "moe-flex-dispatcher-backend"}
+        kept |= {"moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep"}
     return kept
 
 

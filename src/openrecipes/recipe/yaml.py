@@ -54,8 +54,11 @@ class _Refused(YAMLError):
 class _PlainComposer(Composer):
     """Composes nodes, refuses what can blow up or differ between readers."""
 
-    depth = 0
-    nodes = 0
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.depth = 0
+        self.nodes = 0
+        self.ambiguous: list[tuple[int, str]] = []
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose one node, or refuse it."""
@@ -67,8 +70,11 @@ class _PlainComposer(Composer):
             raise _Refused("an anchor or alias (& or *)", "the value written out", line)
         if getattr(event, "tag", None) is not None:
             raise _Refused(f"the tag {event.tag}", "a plain value", line)
-        if isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None:
-            raise _Refused("a merge key (<<)", "the keys written out", line)
+        if isinstance(event, ScalarEvent) and event.style is None:
+            if event.value == "<<":
+                raise _Refused("a merge key (<<)", "the keys written out", line)
+            if is_ambiguous(event.value):
+                self.ambiguous.append((line, event.value))
         if self.depth > MAX_DEPTH:
             raise _Refused("nesting too deep", f"at most {MAX_DEPTH} levels", line)
         if self.nodes > MAX_NODES:
@@ -102,10 +108,20 @@ def parse(text: str, file: str = "recipe") -> CommentedMap:
     Raises:
         InputError: not YAML, not a map, or YAML that a recipe does not need.
     """
+    return parse_warned(text, file)[0]
+
+
+def parse_warned(text: str, file: str = "recipe") -> tuple[CommentedMap, list[tuple[int, str]]]:
+    """The same, with the plain scalars that YAML 1.1 readers take for another value.
+
+    Returns:
+        The map; and line (from 1) and text of each such scalar.
+    """
     _check_start(text, file)
     _check_characters(text, file)
+    parser = _parser()
     try:
-        data = _parser().load(text)
+        data = parser.load(text)
     except _Refused as error:
         raise InputError(
             "write it plainly",
@@ -135,24 +151,12 @@ def parse(text: str, file: str = "recipe") -> CommentedMap:
         found = "an empty document" if data is None else type(plain(data)).__name__
         raise InputError("write a recipe", file=file, found=found, expected="a map of fields")
     _check_strings(data, file)
-    return data
+    return data, parser.composer.ambiguous
 
 
 def is_ambiguous(value: str) -> bool:
     """Whether readers of YAML 1.1 and 1.2 take the unquoted ``value`` for different things."""
     return _AMBIGUOUS.fullmatch(value) is not None
-
-
-def ambiguous(text: str) -> list[tuple[int, str]]:
-    """Plain scalars that YAML 1.1 readers take for another value, with their lines (from 1).
-
-    ``text`` must be one that ``parse`` accepts.
-    """
-    return [
-        (event.start_mark.line + 1, event.value)
-        for event in _parser().parse(text)
-        if isinstance(event, ScalarEvent) and event.style is None and is_ambiguous(event.value)
-    ]
 
 
 def _check_start(text: str, file: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from openrecipes.files import read_text
+from openrecipes.files import read_text, sha256_file
 from openrecipes.recipe import yaml
 from openrecipes.recipe.lint.context import Context, Lookup
 from openrecipes.recipe.lint.finding import Finding, LintRule
@@ -31,22 +31,32 @@ def lint(path: str | Path, *, rows: Lookup | None = None) -> list[Finding]:
 
     Args:
         path: the file.
-        rows: finds the hashes of other rows by name; by default in the registries.
+        rows: finds the hashes of other rows by name; unknown names are not checked.
 
     Raises:
         InputError: the file cannot be read, is not YAML or is too large.
     """
     path = Path(path)
     text = read_text(path, yaml.MAX_BYTES)
-    data = yaml.parse(text, str(path))
+    data, ambiguous = yaml.parse_warned(text, str(path))
     findings = lint_data(
         yaml.plain(data),
         path=path.absolute(),
         header=header(text),
         rows=rows or (lambda name: None),
+        neighbours=lambda place: _neighbour(path.absolute(), place),
     )
     placed = [replace(found, line=yaml.line_of(data, found.field)) for found in findings]
-    return placed + [_ambiguous(line, value) for line, value in yaml.ambiguous(text)]
+    return placed + [_ambiguous(line, value) for line, value in ambiguous]
+
+
+def _neighbour(path: Path, place: str) -> str | None:
+    """sha256 of the recipe at ``place`` in the registry that ``path`` lies in."""
+    for folder in path.parents:
+        if folder.name == "recipes":
+            file = folder.parent / place
+            return sha256_file(file) if file.is_file() else None
+    return None
 
 
 def header(text: str) -> tuple[str, ...]:

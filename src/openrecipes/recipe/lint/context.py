@@ -20,6 +20,8 @@ from openrecipes.recipe.schema import Recipe
 
 #: Names of rows to their hashes: (rows_sha256, parquet_sha256).
 Lookup = Callable[[str], tuple[str | None, str | None] | None]
+#: Places in a registry, from ``recipes/`` on, to the sha256 of the file there.
+Neighbours = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Context:
         header: its comment lines above the first key, without the ``#``.
         today: no date may lie after it.
         rows: finds the hashes of other rows by their name.
+        neighbours: finds the hashes of other recipes by their place.
     """
 
     recipe: Recipe
@@ -39,6 +42,7 @@ class Context:
     header: tuple[str, ...] = ()
     today: date = field(default_factory=date.today)
     rows: Lookup = lambda name: None
+    neighbours: Neighbours = lambda place: None
 
     @cached_property
     def engine(self) -> str:

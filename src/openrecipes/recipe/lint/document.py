@@ -13,6 +13,7 @@ from openrecipes.recipe.names import path_faults
 
 _FIRST_DAY = date(2020, 1, 1)
 _HEX = re.compile(r"[0-9a-f]+")
+_PLACE = re.compile(r"recipes(/(?!\.)[a-z0-9._-]+){1,3}\.yaml")
 
 
 def _hashes(context: Context) -> Iterator[Broken]:
@@ -140,6 +141,26 @@ def _addresses(context: Context) -> Iterator[Broken]:
             yield Broken("evidence.path", path, "a path inside the recipe's folder", message)
 
 
+def _others(context: Context) -> Iterator[Broken]:
+    recipe = context.recipe
+    reference = recipe.correctness.reference_recipe if recipe.correctness else None
+    named = {
+        "superseded_by": recipe.superseded_by,
+        "correctness.reference_recipe.path": reference.path if reference else None,
+    }
+    for field, place in named.items():
+        if place is not None and not _PLACE.fullmatch(place):
+            expected = "recipes/MODEL/GPU/NAME.yaml"
+            yield Broken(field, place, expected, "not a place in a registry", "warning")
+    if reference is None or reference.sha256 is None or not _PLACE.fullmatch(reference.path):
+        return
+    found = context.neighbours(reference.path)
+    if found is not None and found != reference.sha256:
+        field = "correctness.reference_recipe.sha256"
+        message = f"{reference.path} has changed since the check"
+        yield Broken(field, f"{reference.sha256[:12]}...", f"{found[:12]}...", message)
+
+
 def _status(context: Context) -> Iterator[Broken]:
     recipe = context.recipe
     result = recipe.result
@@ -194,6 +215,13 @@ DOCUMENT_RULES = (
     ),
     LintRule(
         "addresses", "error", "addresses are http(s); evidence lies beside the recipe", _addresses
+    ),
+    LintRule(
+        "other-recipes",
+        "error",
+        "a recipe that is named lies in a registry (else a warning); the reference recipe's file "
+        "still has its sha256",
+        _others,
     ),
     LintRule(
         "status",
