@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor
 
+from openrecipes.engine.batch import Batch
 from openrecipes.engine.batches import to_batch
 from openrecipes.engine.job import check_row
 from openrecipes.engine.parallel.collectives import sum_
 from openrecipes.engine.parallel.mesh import Mesh
 from openrecipes.engine.settings import Settings
 from openrecipes.rows.parquet import RowsFile
+
+#: Micro-batches that are at hand at once, per pipeline stage: they fill the pipeline.
+_AT_HAND = 4
 
 
 @dataclass(frozen=True)
@@ -57,27 +62,37 @@ class Validation:
         return done == steps or (self.interval is not None and done % self.interval == 0)
 
     @torch.no_grad()
-    def loss(self, model: nn.Module) -> tuple[float, int]:
+    def loss(self, losses: Callable[[Sequence[Batch]], list[Tensor]]) -> tuple[float, int]:
         """Loss per supervised token over all validation rows, and the number of these tokens.
 
         Every rank does the same number of forward passes, as the exchange of experts needs; one
         without rows of its own repeats the first and does not count it.
+
+        Args:
+            losses: the rank's part of the summed loss of each of its micro-batches.
         """
         starts = range(0, len(self.rows), self.micro_rows)
         rounds = -(-len(starts) // self.mesh.dp.size)
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for turn in range(rounds):
-            number = turn * self.mesh.dp.size + self.mesh.dp.rank
-            counts = number < len(starts)
-            start = starts[number] if counts else 0
-            rows = self.rows.read(start, min(start + self.micro_rows, len(self.rows)))
-            for offset, row in enumerate(rows):
-                check_row(row, self.vocabulary, self.rows.path, start + offset)
-            batch = to_batch(rows, self.isolate_documents).to(self.device)
-            loss_sum, supervised = model(batch.padded(self.mesh.token_parts))
-            if counts:
-                total += torch.stack([loss_sum.double(), supervised.double()])
-        # Ranks of cp share a row's loss, but each has counted all its tokens.
-        loss = float(sum_(total[:1], self.mesh.data))
+        at_hand = _AT_HAND * self.mesh.pp.size
+        for first in range(0, rounds, at_hand):
+            turns = range(first, min(first + at_hand, rounds))
+            numbers = [turn * self.mesh.dp.size + self.mesh.dp.rank for turn in turns]
+            counted = [number < len(starts) for number in numbers]
+            batches = [
+                self._batch(starts[number] if counts else 0)
+                for number, counts in zip(numbers, counted, strict=True)
+            ]
+            for batch, loss_sum, counts in zip(batches, losses(batches), counted, strict=True):
+                if counts:
+                    total += torch.stack([loss_sum.double(), batch.supervised_tokens().double()])
+        # Ranks of cp share a row's loss, but each has counted all its tokens; so has each stage.
+        loss = float(sum_(sum_(total[:1], self.mesh.data), self.mesh.pp))
         supervised = float(sum_(total[1:], self.mesh.dp))
         return (loss / supervised if supervised else float("nan")), int(supervised)
+
+    def _batch(self, start: int) -> Batch:
+        rows = self.rows.read(start, min(start + self.micro_rows, len(self.rows)))
+        for offset, row in enumerate(rows):
+            check_row(row, self.vocabulary, self.rows.path, start + offset)
+        return to_batch(rows, self.isolate_documents).to(self.device)

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from openrecipes.engine.batch import Batch
 from openrecipes.engine.model import NemotronH
+from openrecipes.engine.parallel.pipeline import Pipeline
 from openrecipes.engine.parallel.recompute import again
 
 PROBE_TOKENS = 32
@@ -33,19 +34,21 @@ class NormProbe:
         with NormProbe(model) as probe:
             ...
         probe.layers()  # {layer number: (activations, gradients)}
+
+    Args:
+        model: a model, or a module that holds stages of one.
     """
 
-    def __init__(self, model: NemotronH) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module) -> None:
+        self._stages = [stage for stage in model.modules() if isinstance(stage, NemotronH)]
         self._handles: list[RemovableHandle] = []
         self._squares: dict[int, list[Tensor]] = {}
 
     def __enter__(self) -> NormProbe:
-        for number, layer in zip(
-            self._model.stage_layers, self._model.backbone.layers, strict=True
-        ):
-            self._squares[number] = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
-            self._handles.append(layer.register_forward_hook(self._watch(number)))
+        for stage in self._stages:
+            for number, layer in zip(stage.stage_layers, stage.backbone.layers, strict=True):
+                self._squares[number] = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
+                self._handles.append(layer.register_forward_hook(self._watch(number)))
         return self
 
     def __exit__(
@@ -82,7 +85,9 @@ def probe_batch(vocabulary: int) -> Batch:
     return Batch(ids[None], torch.ones_like(ids)[None], lengths, lengths)
 
 
-def probe_logits(model: NemotronH, device: torch.device | str = "cpu") -> list[list[float]]:
+def probe_logits(
+    model: NemotronH | Pipeline, device: torch.device | str = "cpu"
+) -> list[list[float]]:
     """Logits after the last positions of the fixed tokens, for a few fixed candidates."""
     batch = probe_batch(model.config.vocab_size).to(device)
     candidates = batch.input_ids[0, :PROBE_CANDIDATES]

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openrecipes.engine.batch import Batch
 from openrecipes.engine.model import NemotronH
 from openrecipes.engine.model.moe import MoE
 from openrecipes.engine.optimizer import AdamW
-from openrecipes.engine.parallel.collectives import sum_
+from openrecipes.engine.parallel.collectives import highest_, sum_
 from openrecipes.engine.parallel.data_parallel import buckets, gradient_norm
 from openrecipes.engine.parallel.mesh import Mesh
+from openrecipes.engine.parallel.pipeline import Pipeline, Stages
 from openrecipes.engine.schedule import Schedule
 from openrecipes.errors import InputError
 
@@ -52,16 +53,22 @@ class Trainer:
 
     Args:
         model: ``model(batch)`` gives the summed loss and the number of supervised tokens; already
-            spread over the mesh.
+            spread over the mesh. With PP the rank's stages.
         mesh: this rank's axes.
         schedule: the learning rate of each step.
         clip_grad: highest gradient norm; 0 is no clipping.
         betas, eps, weight_decay: AdamW's.
+
+    Attributes:
+        model: what this rank holds.
+        whole: what computes as the whole model does: itself, or a pipeline.
+        phase: what is being done, for the record of a failure.
+        buckets: parameters and gradients.
     """
 
     def __init__(
         self,
-        model: NemotronH,
+        model: NemotronH | Stages,
         mesh: Mesh,
         schedule: Schedule,
         *,
@@ -77,7 +84,8 @@ class Trainer:
         self.phase = "optimizer"
         self.buckets = buckets(model, mesh)
         self.optimizer = AdamW(self.buckets, betas=betas, eps=eps, weight_decay=weight_decay)
-        self._moe = [module for module in model.modules() if isinstance(module, MoE)]
+        self.whole = Pipeline(model, mesh) if isinstance(model, Stages) else model
+        self._load: dict[MoE, Tensor] = {}
 
     def step(self, number: int, batches: Sequence[Batch]) -> StepResult:
         """Train on this rank's micro-batches of step ``number``.
@@ -110,17 +118,24 @@ class Trainer:
         """Fill the buckets with this rank's gradients; the global loss and the expert load."""
         for bucket in self.buckets:
             bucket.zero()
-        losses: list[Tensor] = []
-        loads: list[Tensor] = []
-        for batch in batches:
-            self.phase = "forward"
-            loss_sum, _ = self.model(batch)
-            loads.append(self._tokens_per_expert())
-            self.phase = "backward"
-            (loss_sum / supervised).backward()
-            losses.append(loss_sum.detach().double().reshape(1))
-        loss = float(sum_(torch.cat(losses).sum(0, keepdim=True), self.mesh.data)) / supervised
-        return loss, self._load(torch.stack(loads).sum(0))
+        self._load.clear()
+        if isinstance(self.whole, Pipeline):
+            total = self.whole.train(batches, supervised, self._enter, self._count)
+        else:
+            total = self._train(self.whole, batches, supervised)
+        loss = sum_(sum_(total.reshape(1), self.mesh.data), self.mesh.pp)
+        return float(loss) / supervised, self._expert_load()
+
+    @torch.no_grad()
+    def losses(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Each micro-batch's summed loss, () fp32, without learning.
+
+        Under context parallelism it is the rank's part; on a stage without the head it is 0.
+        """
+        batches = [batch.padded(self.mesh.token_parts) for batch in batches]
+        if isinstance(self.whole, Pipeline):
+            return self.whole.losses(batches)
+        return [self.whole(batch)[0] for batch in batches]
 
     def memory(self) -> dict[str, int]:
         """This rank's bytes of weights, gradients, masters and optimizer state."""
@@ -155,14 +170,35 @@ class Trainer:
             for bucket in self.buckets:
                 bucket.gradient.mul_(self.clip_grad / (norm + _CLIP_EPSILON))
 
-    def _tokens_per_expert(self) -> Tensor:
-        """(layers, E): what the last forward sent to each expert."""
-        counts = [m.tokens_per_expert for m in self._moe if m.tokens_per_expert is not None]
-        return torch.stack(counts) if counts else torch.zeros(0, 1)
+    def _train(self, model: nn.Module, batches: Sequence[Batch], supervised: int) -> Tensor:
+        """Micro-batches one after another: add up gradients; the summed loss, () fp64."""
+        losses: list[Tensor] = []
+        for batch in batches:
+            self._enter("forward")
+            loss_sum, _ = model(batch)
+            self._count(model)
+            self._enter("backward")
+            (loss_sum / supervised).backward()
+            losses.append(loss_sum.detach().double())
+        return torch.stack(losses).sum()
 
-    def _load(self, counts: Tensor) -> tuple[float, float] | None:
-        if not counts.shape[0]:
-            return None
-        counts = sum_(counts, self.mesh.stage).double()
-        worst = counts[counts.max(1).values.argmax()]
-        return float(worst.max()), float(worst.mean())
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+
+    def _count(self, model: nn.Module) -> None:
+        """Add what the last forward of a model, or of a stage, sent to each expert."""
+        for module in model.modules():
+            if isinstance(module, MoE) and module.tokens_per_expert is not None:
+                counts = module.tokens_per_expert
+                self._load[module] = self._load[module] + counts if module in self._load else counts
+
+    def _expert_load(self) -> tuple[float, float] | None:
+        device = self.buckets[0].weights.device
+        fullest = torch.zeros(2, dtype=torch.float64, device=device)
+        if self._load:
+            counts = sum_(torch.stack(list(self._load.values())), self.mesh.stage).double()
+            worst = counts[counts.max(1).values.argmax()]
+            fullest = torch.stack([worst.max(), worst.mean()])
+        # The mean is that of every layer, as every token goes through all of them.
+        highest, mean = highest_(fullest, self.mesh.pp).tolist()
+        return (highest, mean) if mean else None

@@ -21,7 +21,8 @@ from openrecipes.engine.job import Job
 from openrecipes.engine.model import NemotronH
 from openrecipes.engine.parallel.collectives import gather_rows, sum_
 from openrecipes.engine.parallel.mesh import Mesh
-from openrecipes.engine.parallel.parts import build, from_checkpoint, from_seed
+from openrecipes.engine.parallel.parts import from_checkpoint, from_seed
+from openrecipes.engine.parallel.pipeline import Stages, build_stages
 from openrecipes.engine.parallel.whole import Assembly
 from openrecipes.engine.parallel.world import World
 from openrecipes.engine.probe import NormProbe, ProbeLine, probe_logits
@@ -101,7 +102,7 @@ class Rank:
                 return self._not_finite(number, result)
             if validation and validation.due(number, settings.steps):
                 self._phase = "validation"
-                self._record_validation(number, *validation.loss(model))
+                self._record_validation(number, *validation.loss(trainer.losses))
             if self.stopping:
                 return ExitCode.STOPPED
         if settings.export_hf:
@@ -109,11 +110,11 @@ class Rank:
             self._export(model, mesh, settings.export_hf, origin or self.job.config_file)
         return ExitCode.DONE
 
-    def _model(self, mesh: Mesh, origin: Checkpoint | None) -> NemotronH:
+    def _model(self, mesh: Mesh, origin: Checkpoint | None) -> NemotronH | Stages:
         config, settings = self.job.config, self.job.settings
         read = from_checkpoint(origin) if origin else from_seed(config, settings.seed)
         dtype = torch.bfloat16 if settings.bf16 else torch.float32
-        return build(config, mesh, read, dtype=dtype, device=self.world.device)
+        return build_stages(config, mesh, read, dtype=dtype, device=self.world.device)
 
     def _step(self, number: int, trainer: Trainer, source: Source, mesh: Mesh) -> StepResult:
         started = time.perf_counter()
@@ -140,16 +141,19 @@ class Rank:
         if number not in self.job.settings.probe_steps:
             yield
             return
-        logits = probe_logits(trainer.model, self.world.device)
+        logits = probe_logits(trainer.whole, self.world.device)
         with NormProbe(trainer.model) as probe:
             yield
-        squares = probe.layers()
-        local = torch.tensor(list(squares.values()), dtype=torch.float64, device=self.world.device)
+        kinds = self.job.config.pattern
+        squares = torch.zeros(len(kinds), 2, dtype=torch.float64)
+        for layer, pair in probe.layers().items():
+            squares[layer] = torch.tensor(pair, dtype=torch.float64)
         # Where the ranks of tp have the same tokens, one of them speaks for all.
         others = mesh.stage if mesh.sequence_parallel else mesh.data
-        layers = dict(zip(squares, map(tuple, sum_(local, others).tolist()), strict=True))
+        squares = sum_(sum_(squares.to(self.world.device), others), mesh.pp)
+        layers = dict(enumerate(map(tuple, squares.tolist())))
         if self.writer:
-            line = ProbeLine(number, layers, self.job.config.pattern, logits).as_json()
+            line = ProbeLine(number, layers, kinds, logits).as_json()
             self._append(self.writer.path / "probe.jsonl", line)
 
     @staticmethod
@@ -205,7 +209,7 @@ class Rank:
             print(f"validation after step {number + 1}: loss {loss:.4f}", file=sys.stderr)
 
     def _export(
-        self, model: NemotronH, mesh: Mesh, target: Path, origin: Checkpoint | Path
+        self, model: NemotronH | Stages, mesh: Mesh, target: Path, origin: Checkpoint | Path
     ) -> None:
         Assembly(model, mesh).lend(lambda read: export(target, read, origin))
 

@@ -111,9 +111,7 @@ class NemotronH(nn.Module):
     @torch.no_grad()
     def logits(self, batch: Batch) -> Tensor:
         """(1, T, vocabulary) in fp32. For tests and probes: training never makes them."""
-        hidden = self.run(self.embed(batch), batch.segments())
-        norm, head = self._end()
-        return head(norm(hidden)).float()[None]
+        return self.predict(self.run(self.embed(batch), batch.segments()))
 
     def to_precision(self, dtype: torch.dtype) -> NemotronH:
         """Cast the parameters to fp32 or bf16, in place; what `keeps_fp32` names stays fp32.
@@ -141,6 +139,12 @@ class NemotronH(nn.Module):
         norm, head = self._end()
         targets = batch.targets()
         return head(norm(hidden), targets), (targets != IGNORE).sum()
+
+    @torch.no_grad()
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The last stage's end without targets: (T, hidden) to logits as `logits` gives them."""
+        norm, head = self._end()
+        return head(norm(hidden)).float()[None]
 
     def _end(self) -> tuple[nn.Module, nn.Module]:
         if self.backbone.norm_f is None or self.lm_head is None:
