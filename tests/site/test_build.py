@@ -137,6 +137,32 @@ def test_evidence_beside_a_recipe_gives_its_pictures(place: Path) -> None:
     assert "measured" in Page.of(place / "site/recipes/demo/cpu/one.html").ids
 
 
+def test_a_withdrawn_recipe_leads_to_its_successor(place: Path) -> None:
+    old = make.recipe(status="withdrawn", superseded_by="recipes/demo/cpu/one.yaml")
+    make.write(place / "recipes", "demo/cpu/old.yaml", old)
+    build(place / "recipes", place / "site")
+    seen = Page.of(place / "site/recipes/demo/cpu/old.html")
+    assert "Withdrawn. Its successor is recipes/demo/cpu/one.yaml." in seen.words()
+    assert "../../../recipes/demo/cpu/one.html" in seen.links()
+
+
+def test_paths_of_a_machine_are_not_published(place: Path) -> None:
+    file = place / "runs/candidate/verdicts/check.json"
+    told = json.loads(file.read_text())
+    told["configuration"]["differences"] = [
+        {"flag": "output", "candidate": "/data/alice/secret-project/out", "reference": "~/x/y/out",
+         "class": "io", "verdict": "pass", "reason": "A path is a place."},
+        {"flag": "cache", "candidate": "$KERNEL_CACHE/triton", "reference": "hub/model",
+         "class": "io", "verdict": "pass", "reason": "A path is a place."},
+    ]  # fmt: skip
+    file.write_text(json.dumps(told))
+    build(place / "recipes", place / "site", place / "runs")
+    seen = Page.of(place / "site/recipes/demo/cpu/one.html").words("changed")
+    assert "alice" not in seen and "secret-project" not in seen
+    assert "output …/out …/out pass" in seen
+    assert "cache hub/model $KERNEL_CACHE/triton pass" in seen
+
+
 def test_names_that_servers_refuse_get_plain_addresses(tmp_path: Path) -> None:
     names = ["A B/ü#?.yaml", "a-b/u.yaml", "..hidden/x.yaml", "x/...yaml", "x/%2e%2e.yaml"]
     for name in names:

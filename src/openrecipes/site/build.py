@@ -135,7 +135,8 @@ def _shared(summaries: list[Summary]) -> Iterable[tuple[str, str | bytes]]:
 def _roots(recipes: Path, runs: Path | None, found: list[Source]) -> list[Path]:
     folders = {source.path.with_suffix(sources.EVIDENCE) for source in found}
     beside = sorted(folder for folder in folders if folder.is_dir())
-    return [*([runs] if runs else []), *beside]
+    # Published evidence first: names of machines and people are taken out of it.
+    return [*beside, *([runs] if runs else [])]
 
 
 def _kept(source: Source, known: dict[str, Any], site: _Site) -> _Entry | None:
@@ -188,6 +189,7 @@ def _render(source: Source, site: _Site) -> tuple[_Entry, dict[str, str]]:
         candidate=_run(candidate, site),
         reference_run=_run(reference_run, site),
         reference=page.Reference(_load(other, site), other.address) if other else None,
+        successor=_successor(recipe, site),
         peak_flops=gpu.peak(recipe.workload.precision) if gpu else None,
     )
     html = render.page("recipe.html", source.address, "index", ("site.js",), page=built)
@@ -214,6 +216,13 @@ def _names(recipe: Recipe) -> tuple[str | None, str | None, str | None]:
         convergence.reference_run if convergence else None,
         named.path if named else None,
     )
+
+
+def _successor(recipe: Recipe, site: _Site) -> str | None:
+    """Address of the page of the recipe that replaces a withdrawn one."""
+    named = recipe.superseded_by
+    source = sources.named(named, site.by_name) if named else None
+    return f"{source.address}.html" if source else None
 
 
 def _run(identity: str | None, site: _Site) -> evidence.Run | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +137,12 @@ def value(item: Any) -> str:
         return "on" if item else "off"
     if isinstance(item, list):
         return " ".join(map(value, item))
-    return _text(item)
+    return _without_place(_text(item))
+
+
+def _without_place(text: str) -> str:
+    """Absolute paths without their folders: where something lay on one machine is nobody's need."""
+    return re.sub(r"(?<![\w$}:/.])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\:]+[/\\])+", "…/", text)
 
 
 def _text(item: Any) -> str:

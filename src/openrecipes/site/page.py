@@ -81,6 +81,7 @@ class RecipePage:
     label: str
     status: str
     superseded_by: str | None
+    successor: str | None
     facts: list[facts.Fact]
     bibtex: str
     command: Markup | None
@@ -133,6 +134,7 @@ def build(
     candidate: Run | None = None,
     reference_run: Run | None = None,
     reference: Reference | None = None,
+    successor: str | None = None,
     peak_flops: float | None = None,
 ) -> RecipePage:
     """The page of ``recipe``.
@@ -145,6 +147,7 @@ def build(
         candidate: the run that its figures come from.
         reference_run: the run it was checked against.
         reference: the document of the reference.
+        successor: address of the page of a withdrawn recipe's successor.
         peak_flops: dense peak of one GPU in FLOP/s.
     """
     heading = title(recipe)
@@ -159,6 +162,7 @@ def build(
         label=facts.label(recipe),
         status=recipe.status,
         superseded_by=recipe.superseded_by,
+        successor=successor,
         facts=facts.facts(recipe),
         bibtex=markup.bibtex(
             heading,
