@@ -37,6 +37,22 @@ def test_the_candidate_is_measured_in_floors(tmp_path: Path, scale: float, verdi
     assert floor["grad_norm"]["multiple"] == 0
 
 
+@pytest.mark.parametrize(
+    ("replicates", "scale", "verdict"),
+    [(1, 3e-5, "review"), (3, 3e-5, "fail"), (1, 3e-4, "fail"), (1, 5e-6, "pass")],
+)
+def test_in_half_precision_few_replicates_leave_a_doubt(
+    tmp_path: Path, replicates: int, scale: float, verdict: str
+) -> None:
+    half = {"bf16": True}
+    again = [
+        replicate(tmp_path / f"n{n}", flags={"row-order-seed": n, "micro-batch-size": 2, **half})
+        for n in range(replicates)
+    ]
+    candidate = record(tmp_path / "c", curve=losses(scale=scale), flags=half)
+    assert check(candidate, record(tmp_path / "r", flags=half), again).verdict == verdict
+
+
 def test_gradient_norms_count_too(tmp_path: Path) -> None:
     norms = [(1.0 + 0.1 * math.sin(s)) * (1 + 1e-3) for s in range(20)]
     candidate = record(tmp_path / "c", grad_norms=norms)

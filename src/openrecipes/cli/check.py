@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from openrecipes.gate.check import Verdict
+    from openrecipes.gate.configuration import Difference
 
 _STYLES = {"pass": "green", "fail": "bold red", "review": "yellow", "component": "yellow"}
 
@@ -81,10 +83,13 @@ def _print(verdict: Verdict) -> None:
 def _parts(verdict: Verdict) -> list[RenderableType]:
     parts: list[RenderableType] = []
     differences = verdict.configuration.differences
-    if differences:
-        parts.append(_differences(verdict))
+    shown = [d for d in differences if (d.kind, d.verdict) != ("io", "pass")]
+    if shown:
+        parts.append(_differences(shown))
     compared = verdict.configuration.compared
-    parts.append(_text(f"{compared} settings compared, {len(differences)} differ", "dim"))
+    aside = ", ".join(d.flag for d in differences if d not in shown)
+    told = f"{compared} settings compared, {len(differences)} differ"
+    parts.append(_text(f"{told} (of class io: {aside})" if aside else told, "dim"))
     if verdict.components:
         parts.append(_components(verdict))
     if verdict.convergence is not None:
@@ -100,14 +105,14 @@ def _parts(verdict: Verdict) -> list[RenderableType]:
     return parts
 
 
-def _differences(verdict: Verdict) -> RenderableType:
+def _differences(differences: Sequence[Difference]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title="What differs", title_justify="left", box=None, pad_edge=False)
     for column in ("verdict", "class", "setting: candidate against reference"):
         table.add_column(column, overflow="fold")
-    for difference in verdict.configuration.differences:
+    for difference in differences:
         values = f"{_value(difference.candidate)} against {_value(difference.reference)}"
         setting = Text.assemble(
             _text(f"{difference.flag}: ", "bold"),

@@ -22,6 +22,10 @@ from openrecipes.metrics.convergence import relative_difference
 
 #: A candidate further from the reference than this many floors is not noise.
 LIMIT: Final = 10.0
+#: In half precision noise has long tails (a token that goes to another expert shifts a step by a
+#: hundred times the usual): with fewer replicates than these, only this many floors are a fail.
+FEW: Final = 3
+LIMIT_OF_FEW: Final = 100.0
 #: Floors below these are luck of one replicate: relative, for fp32 sums. With the limit they make
 #: the tolerances that separate reordering from every planted fault (1e-6 on losses, 1e-5 on
 #: gradient norms at a constant learning rate of 1e-4).
@@ -77,6 +81,7 @@ class Floor:
         lr: the mean learning rate; None where unknown.
         partial: the floor is too low: in half precision each product is rounded inside its
             micro-batch, and no replicate has other micro-batches than the reference.
+        few: half precision, and too few replicates to know its tails.
     """
 
     replicates: int
@@ -84,6 +89,7 @@ class Floor:
     figures: dict[str, Multiple]
     lr: float | None
     partial: bool = False
+    few: bool = False
 
     @property
     def resolves_learning_rate(self) -> bool | None:
@@ -96,14 +102,15 @@ class Floor:
         )
 
     def failures(self) -> dict[str, str]:
-        """Figures whose whole interval is over the limit."""
-        return {} if self.partial else self._over(lambda figure: figure.low > LIMIT)
+        """Figures whose whole interval is over the limit, unless the floor itself is in doubt."""
+        return self._over(self._fails)
 
     def doubts(self) -> dict[str, str]:
         """Figures over the limit that are no failures: the interval, or the floor, is in doubt."""
-        if self.partial:
-            return self._over(lambda figure: figure.multiple > LIMIT)
-        return self._over(lambda figure: figure.multiple > LIMIT >= figure.low)
+        return self._over(lambda figure: figure.multiple > LIMIT and not self._fails(figure))
+
+    def _fails(self, figure: Multiple) -> bool:
+        return not self.partial and figure.low > (LIMIT_OF_FEW if self.few else LIMIT)
 
     def _over(self, chosen: Callable[[Multiple], bool]) -> dict[str, str]:
         return {
@@ -126,6 +133,11 @@ class Floor:
             notes.append(
                 "The replicates equal the reference to the last digit: the floor is the "
                 "resolution of fp32 sums. Give a replicate with another --row-order-seed."
+            )
+        if self.few and not self.partial:
+            notes.append(
+                f"In half precision noise has long tails: with fewer than {FEW} replicates a "
+                f"difference of {LIMIT:g} to {LIMIT_OF_FEW:g} floors is a review, not a fail."
             )
         if self.resolves_learning_rate is False:
             notes.append(
@@ -177,14 +189,16 @@ def measure(candidate: Side, reference: Side, replicates: Sequence[Side]) -> Flo
             figures[name] = _multiple(name, np.array(ours), np.array(known))
     if "loss" not in figures:
         return None
+    half = half_precision(reference)
+    cut = any(_cut_otherwise(replicate, reference) for replicate in replicates)
     rates = [step.lr for step in reference.steps or () if step.lr is not None]
     return Floor(
         replicates=len(replicates),
         steps=steps,
         figures=figures,
         lr=math.fsum(rates) / len(rates) if rates else None,
-        partial=half_precision(reference)
-        and not any(_cut_otherwise(replicate, reference) for replicate in replicates),
+        partial=half and not cut,
+        few=half and len(replicates) < FEW,
     )
 
 

@@ -2,8 +2,8 @@
 
 A run that was asked for it (``train --parity-probe-steps 0,10``) holds, per probed step, the norm
 of each layer's output and of the loss's gradient there, over all tokens and ranks, and a few
-logits of fixed tokens. They do not depend on the layout, so two layouts can be compared. A probe never
-decides a verdict; it tells where to look.
+logits of fixed tokens. They do not depend on the layout, so two layouts can be compared. A probe
+never decides a verdict; it tells where to look.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from openrecipes.gate.sides import Side
 from openrecipes.metrics.convergence import relative_difference
 
 PROBE: Final = "probe.jsonl"
-#: Relative differences of norms that the order of sums explains, in fp32 and in half precision.
-TOLERANCE: Final = {False: 1e-5, True: 1e-2}
+#: Relative differences that the order of sums explains: of norms in fp32 and in half precision.
+TOLERANCE: Final = {False: 1e-6, True: 1e-3}
+#: Single logits scatter more than norms over all tokens do.
+_LOGITS: Final = {False: 1e-5, True: 1e-1}
 _LIMIT_BYTES: Final = 256 * 2**20
 
 
@@ -104,11 +106,12 @@ def compare(candidate: Side, reference: Side, replicates: Sequence[Side] = ()) -
         return None
     again = [lines for lines in map(_read, replicates) if lines is not None]
     base = TOLERANCE[half_precision(reference)]
+    logits = _LOGITS[half_precision(reference)] / base
     tolerance: dict[int, float] = {}
     for step in sorted(ours.keys() & theirs.keys()):
         noise = [_largest(lines[step], theirs[step]) for lines in again if step in lines]
         tolerance[step] = max([base, *(LIMIT * value for value in noise)])
-    partings = (_part(ours[step], theirs[step], limit) for step, limit in tolerance.items())
+    partings = (_part(ours[step], theirs[step], limit, logits) for step, limit in tolerance.items())
     return Probe(
         tolerance=tolerance,
         parting=next((parting for parting in partings if parting is not None), None),
@@ -147,10 +150,11 @@ def _logits(ours: _Line, theirs: _Line) -> float | None:
     return max((abs(x - y) for x, y in pairs), default=0.0) / scale if scale else 0.0
 
 
-def _part(ours: _Line, theirs: _Line, tolerance: float) -> Parting | None:
-    """The first difference over the tolerance; layers that one side lacks are one."""
+def _part(ours: _Line, theirs: _Line, tolerance: float, logits: float) -> Parting | None:
+    """The first difference over the tolerance (of logits: so many times it); missing layers too."""
     for parting in _differences(ours, theirs):
-        if parting.difference is None or parting.difference > tolerance:
+        allowed = tolerance * logits if parting.figure == "logits" else tolerance
+        if parting.difference is None or parting.difference > allowed:
             return parting
     if len(ours.layers) != len(theirs.layers):
         last = max(ours.layers, theirs.layers, key=len)[min(len(ours.layers), len(theirs.layers))]
@@ -159,7 +163,8 @@ def _part(ours: _Line, theirs: _Line, tolerance: float) -> Parting | None:
 
 
 def _largest(ours: _Line, theirs: _Line) -> float:
-    known = [p.difference for p in _differences(ours, theirs) if p.difference is not None]
+    """The largest difference of a norm."""
+    known = [p.difference or 0.0 for p in _differences(ours, theirs) if p.figure != "logits"]
     return max(known, default=0.0)
 
 

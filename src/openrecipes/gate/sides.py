@@ -93,7 +93,7 @@ def _run(path: Path) -> Side:
         raise InputError(
             "run it again; there is nothing to compare",
             file=path / STEPS,
-            found="no step",
+            found=f"no step; the run is {record.manifest.state}",
             expected="a line per step",
         )
     manifest = record.manifest
