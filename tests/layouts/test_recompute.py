@@ -59,3 +59,11 @@ def test_recompute_without_effect_is_told():
     assert not is_effective(layout(FULL), "miles", "ME*")
     assert is_effective(layout(FULL), "native", "ME*")
     assert is_effective(layout(None), "miles", "ME*")
+
+
+def test_block_recompute_reaches_the_first_layers_of_each_stage():
+    block = {"granularity": "full", "method": "block", "num_layers": 1}
+    found = effective_recompute(layout(block, pp=2), "native", "MEM*")
+    assert found["layers"] == {"M": "full", "E": "none", "*": "none"}
+    found = effective_recompute(layout(block, pp=2, layer_split=(1, 3)), "native", "MEM*")
+    assert found["layers"] == {"M": "full", "E": "full", "*": "none"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openrecipes.errors import InputError
+from openrecipes.layouts.grid import stage_ranges
 from openrecipes.layouts.layout import Layout
 
 #: Modules that selective recompute knows, and the layer letters they touch.
@@ -44,7 +46,7 @@ def effective_recompute(layout: Layout, engine: str, pattern: str | None = None)
     if asked is None:
         return {"granularity": "none", "modules": [], "layers": layers}
     if asked.granularity == "full":
-        covered = _full_coverage(layout, engine, letters)
+        covered = _full_coverage(layout, engine, letters, pattern)
         layers |= dict.fromkeys(covered, "full")
         return {"granularity": "full" if covered else "none", "modules": [], "layers": layers}
     if engine == "automodel":
@@ -66,12 +68,25 @@ def effective_recompute(layout: Layout, engine: str, pattern: str | None = None)
     }
 
 
-def _full_coverage(layout: Layout, engine: str, letters: list[str]) -> list[str]:
+def _full_coverage(
+    layout: Layout, engine: str, letters: list[str], pattern: str | None
+) -> list[str]:
+    """Letters of the kinds of layers that full recompute reaches."""
     if engine == "miles" and "M" in letters:
         return []
-    if engine == "automodel" and layout.ep == 1:
-        return [letter for letter in letters if letter in "M-"]
-    return letters
+    if engine == "automodel":
+        return [letter for letter in letters if letter in "M-"] if layout.ep == 1 else letters
+    recompute = layout.recompute
+    if recompute is None or recompute.method != "block" or pattern is None:
+        return letters
+    # The first layers of each stage, by number.
+    try:
+        stages = stage_ranges(layout, len(pattern))
+    except InputError:
+        return letters  # a layout rule says what is wrong
+    count = recompute.num_layers or 0
+    reached = {pattern[layer] for stage in stages for layer in stage[:count]}
+    return [letter for letter in letters if letter in reached]
 
 
 def is_effective(layout: Layout, engine: str, pattern: str | None = None) -> bool:

@@ -152,16 +152,18 @@ def _index(folder: Path, progress: Callable[[int, int], None] | None) -> list[En
     known = _read_cache(cache_file)
     fresh: dict[str, Any] = {}
     result = []
-    stale = [file for file in files if _stamp(file) != known.get(str(file), [None])[0]]
+    stamps = {file: _stamp(file) for file in files}
+    stale = {file for file in files if stamps[file] != known.get(str(file), [None])[0]}
+    done = 0
     for file in files:
-        place = file.relative_to(folder).as_posix()
         if file in stale:
-            entry = _entry(file, place)
+            entry = _entry(file, file.relative_to(folder).as_posix())
+            done += 1
             if progress is not None:
-                progress(stale.index(file) + 1, len(stale))
+                progress(done, len(stale))
         else:
             entry = Entry(**known[str(file)][1])
-        fresh[str(file)] = [_stamp(file), entry.as_json()]
+        fresh[str(file)] = [stamps[file], entry.as_json()]
         result.append(entry)
     if stale or fresh.keys() != known.keys():
         _write_cache(cache_file, fresh)
@@ -228,7 +230,7 @@ def _read_cache(file: Path) -> dict[str, Any]:
         document = json.loads(file.read_bytes())
         entries_ = document["entries"] if document["index_version"] == _INDEX_VERSION else {}
         for _, entry in entries_.values():
-            Entry(**entry)
+            Entry(**entry)  # raises TypeError where it has another form
         return dict(entries_)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # absent or spoiled: it is only a cache
