@@ -215,7 +215,7 @@ def test_verify_compares_with_a_recipe(rows: Path, tmp_path: Path, cli: Any) -> 
                         "precision": "bf16",
                         "dataset": dataset,
                     },
-                    "layout": {},
+                    "layout": {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 2},
                 }
             )
         )

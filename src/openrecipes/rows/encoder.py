@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,30 +104,58 @@ class Encoder:
 
     def encode(self, record: Any) -> Encoded:
         """A raw record to ids and mask; raises Refusal."""
-        talk = self.conversation(record)
-        if self.settings.mask_type != "all":
-            if not any(m["role"] == "assistant" for m in talk.messages):
-                raise Refusal("no-assistant", f"{len(talk.messages)} messages, none by assistant")
-            said = "\n".join(texts(talk))
-            for marker in self._markers:
-                if marker in said:
-                    raise Refusal("markers-in-content", f"{marker} stands in a message's text")
-        ids, mask = self._masker(talk)
+        (made,) = self.encode_many([record])
+        if isinstance(made, Refusal):
+            raise made
+        return made
+
+    def encode_many(self, records: Sequence[Any]) -> list[Encoded | Refusal]:
+        """Raw records to ids and masks, or to what is wrong with them.
+
+        A record may be a Refusal already (a line that could not be parsed): it is passed on.
+        """
+        talks = [self._checked(record) for record in records]
+        masked = iter(self._masker([talk for talk in talks if not isinstance(talk, Refusal)]))
+        return [
+            talk if isinstance(talk, Refusal) else self._encoded(next(masked)) for talk in talks
+        ]
+
+    def _checked(self, record: Any) -> Conversation | Refusal:
+        if isinstance(record, Refusal):
+            return record
+        try:
+            talk = self.conversation(record)
+        except Refusal as refusal:
+            return refusal
+        if self.settings.mask_type == "all":
+            return talk
+        if not any(m["role"] == "assistant" for m in talk.messages):
+            return Refusal("no-assistant", f"{len(talk.messages)} messages, none by assistant")
+        said = "\n".join(texts(talk))
+        for marker in self._markers:
+            if marker in said:
+                return Refusal("markers-in-content", f"{marker} stands in a message's text")
+        return talk
+
+    def _encoded(self, masked: tuple[Ids, Mask] | Refusal) -> Encoded | Refusal:
+        if isinstance(masked, Refusal):
+            return masked
+        ids, mask = masked
         if len(ids) == 0:
-            raise Refusal("broken-conversation", "it renders to no token")
-        if int(ids.max()) >= self.vocabulary:
-            raise Refusal(
-                "id-out-of-vocabulary", f"id {int(ids.max())}, vocabulary {self.vocabulary}"
-            )
+            return Refusal("broken-conversation", "it renders to no token")
+        mask[0] = 0
+        highest = int(ids.max())
+        if highest >= self.vocabulary:
+            return Refusal("id-out-of-vocabulary", f"id {highest}, vocabulary {self.vocabulary}")
         limit = self.settings.max_tokens
         if limit is not None and len(ids) > limit:
-            raise Refusal("overlong", f"{len(ids)} tokens, a row holds {limit}")
+            return Refusal("overlong", f"{len(ids)} tokens, a row holds {limit}")
         return Encoded(ids, mask)
 
     def supervised_ends(self, encoded: Encoded) -> int:
         """How many ends of turn are learned."""
-        learned = encoded.ids[encoded.mask.astype(bool)]
-        return int(np.isin(learned, self.turn_ends).sum())
+        learned = encoded.ids[encoded.mask.view(bool)]
+        return sum(int(np.count_nonzero(learned == end)) for end in self.turn_ends)
 
     def _turn_tokens(self) -> list[str]:
         """Special tokens that the template itself writes, in the order of a rendered turn."""

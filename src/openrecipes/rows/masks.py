@@ -18,7 +18,8 @@ The first token is never a target: nothing precedes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ MaskType = Literal["qwen3_5", "qwen3", "qwen", "distill_qwen", "generation", "al
 MASK_TYPES: tuple[str, ...] = get_args(MaskType)
 Mask = npt.NDArray[np.uint8]
 Masked = tuple[Ids, Mask]
+T = TypeVar("T")
 
 HEADER = "<|im_start|>assistant\n"
 TURN_START = "<|im_start|>"
@@ -41,6 +43,15 @@ THINK = "<think>\n"
 _DUMMY = {"role": "user", "content": "FOR CALCULATING LOSS MASK ONLY"}
 _PROBE = "FOR TESTING ONLY"
 _DISTILLED = "<｜Assistant｜>"
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A rendered conversation and the spans of its text (in UTF-8 bytes) that are learned."""
+
+    text: str
+    encoded: bytes
+    spans: list[tuple[int, int]]
 
 
 def touch_spans(starts: Ends, ends: Ends, spans: Sequence[tuple[int, int]]) -> Mask:
@@ -113,15 +124,24 @@ class Masker:
         self.kind = kind
         self._tokenizer = tokenizer
         self._template = template
-        kinds: dict[str, tuple[Callable[[], str | None], Callable[[Conversation], Masked]]] = {
-            "qwen3_5": (self._misfit_text, self._by_text),
-            "qwen3": (self._misfit_dummy, self._by_dummy),
-            "qwen": (self._misfit_message, self._by_message),
-            "distill_qwen": (self._misfit_prompt, self._by_last),
-            "generation": (self._misfit_generation, self._by_generation),
-            "all": (lambda: None, self._all),
+        checks: dict[str, Callable[[], str | None]] = {
+            "qwen3_5": self._misfit_text,
+            "qwen3": self._misfit_dummy,
+            "qwen": self._misfit_message,
+            "distill_qwen": self._misfit_prompt,
+            "generation": self._misfit_generation,
+            "all": lambda: None,
         }
-        misfit, self._make = kinds[kind]
+        self._by_text: Callable[[Conversation], Laid] | None = {
+            "qwen3_5": self._answers,
+            "generation": self._generations,
+            "all": self._everything,
+        }.get(kind)
+        self._by_message: Callable[[Conversation], Masked] = {
+            "qwen3": self._with_dummy,
+            "distill_qwen": self._last,
+        }.get(kind, self._alone)
+        misfit = checks[kind]
         try:
             reason = misfit()
         except Refusal as refusal:
@@ -135,28 +155,23 @@ class Masker:
                 expected="a mask type that fits the chat template",
             )
 
-    def __call__(self, conversation: Conversation) -> Masked:
-        """Ids and mask of a conversation; raises Refusal."""
-        ids, mask = self._make(conversation)
-        if len(ids) != len(mask):
-            raise Refusal("mask-misfit", f"{len(ids)} tokens, {len(mask)} mask values")
-        if len(mask):
-            mask[0] = 0
-        return ids, mask
+    def __call__(self, conversations: Sequence[Conversation]) -> list[Masked | Refusal]:
+        """Ids and mask of each conversation, or why it is refused."""
+        if self._by_text is None:
+            return [_attempt(self._by_message, talk) for talk in conversations]
+        laid = [_attempt(self._by_text, talk) for talk in conversations]
+        sound = [one for one in laid if not isinstance(one, Refusal)]
+        tokens = iter(self._tokenizer.tokens([o.text for o in sound], [o.encoded for o in sound]))
+        return [one if isinstance(one, Refusal) else _covered(next(tokens), one) for one in laid]
 
     # One rendering, spans of text -------------------------------------------------------------
 
-    def _tokens(self, text: str) -> tuple[Tokens, bytes]:
-        encoded = _utf8(text)
-        return self._tokenizer.tokens(text, encoded), encoded
-
-    def _by_text(self, conversation: Conversation) -> Masked:
+    def _answers(self, conversation: Conversation) -> Laid:
         text = self._template.render(conversation.messages, conversation.tools).text
-        tokens, encoded = self._tokens(text)
-        spans = answer_spans(encoded, learned(conversation.messages))
-        return tokens.ids, _cover(tokens, encoded, spans)
+        encoded = _utf8(text)
+        return Laid(text, encoded, answer_spans(encoded, learned(conversation.messages)))
 
-    def _by_generation(self, conversation: Conversation) -> Masked:
+    def _generations(self, conversation: Conversation) -> Laid:
         rendered = self._template.render(conversation.messages, conversation.tools)
         learn = learned(conversation.messages)
         if len(rendered.spans) != len(learn):
@@ -166,16 +181,16 @@ class Masker:
                     f"{len(rendered.spans)} generation blocks, {len(learn)} assistant messages",
                 )
             learn = [True] * len(rendered.spans)
-        tokens, encoded = self._tokens(rendered.text)
         spans = [span for span, wanted in zip(rendered.spans, learn, strict=True) if wanted]
-        in_bytes = _byte_spans(rendered.text, [s for s in spans if s[0] < s[1]])
-        return tokens.ids, _cover(tokens, encoded, in_bytes)
+        encoded = _utf8(rendered.text)
+        return Laid(
+            rendered.text, encoded, _byte_spans(rendered.text, [s for s in spans if s[0] < s[1]])
+        )
 
-    def _all(self, conversation: Conversation) -> Masked:
+    def _everything(self, conversation: Conversation) -> Laid:
         text = self._template.render(conversation.messages, conversation.tools).text
-        _utf8(text)
-        ids = self._tokenizer.ids(text)
-        return ids, np.ones(len(ids), np.uint8)
+        encoded = _utf8(text)
+        return Laid(text, encoded, [(0, len(encoded))])
 
     # Each message by itself ---------------------------------------------------------------------
 
@@ -184,7 +199,7 @@ class Masker:
         _utf8(text)
         return self._tokenizer.ids(text)
 
-    def _by_message(self, conversation: Conversation) -> Masked:
+    def _alone(self, conversation: Conversation) -> Masked:
         pieces = []
         for number, message in enumerate(conversation.messages):
             tools = conversation.tools if number == 0 else None
@@ -194,7 +209,7 @@ class Masker:
             pieces.append((message, ids))
         return self._joined(pieces)
 
-    def _by_dummy(self, conversation: Conversation) -> Masked:
+    def _with_dummy(self, conversation: Conversation) -> Masked:
         pieces = []
         for number, message in enumerate(conversation.messages):
             if number == 0:
@@ -219,7 +234,7 @@ class Masker:
             masks.append(mask)
         return np.concatenate([ids for _, ids in pieces]), np.concatenate(masks)
 
-    def _by_last(self, conversation: Conversation) -> Masked:
+    def _last(self, conversation: Conversation) -> Masked:
         first, last = conversation.messages[0], conversation.messages[-1]
         if last["role"] != "assistant" or not isinstance(last.get("content"), str):
             raise Refusal("mask-misfit", "the last message is not an assistant's text")
@@ -295,10 +310,16 @@ def _utf8(text: str) -> bytes:
         raise Refusal("invalid-utf8", f"half of a surrogate pair at {error.start}") from None
 
 
-def _cover(tokens: Tokens, text: bytes, spans: list[tuple[int, int]]) -> Mask:
-    if not tokens.in_bytes:
-        spans = _character_spans(text, spans)
-    return touch_spans(tokens.starts, tokens.ends, spans)
+def _attempt(make: Callable[[Conversation], T], conversation: Conversation) -> T | Refusal:
+    try:
+        return make(conversation)
+    except Refusal as refusal:
+        return refusal
+
+
+def _covered(tokens: Tokens, laid: Laid) -> Masked:
+    spans = laid.spans if tokens.in_bytes else _character_spans(laid.encoded, laid.spans)
+    return tokens.ids, touch_spans(tokens.starts, tokens.ends, spans)
 
 
 def _character_spans(text: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from openrecipes.errors import InputError
 from openrecipes.rows.conversations import parse_line, record_id
@@ -60,29 +63,24 @@ class EncodedChunk:
 
 def encode_chunk(encoder: Encoder, chunk: Chunk, *, with_ids: bool = False) -> EncodedChunk:
     """Encode the records of one chunk; a refused conversation gets length 0."""
-    records = parquet_rows(chunk.records[0]) if chunk.columnar else chunk.records
+    records = parquet_rows(chunk.records[0]) if chunk.columnar else map(_parsed, chunk.records)
     lengths: list[int] = []
     supervised: list[int] = []
     ends: list[int] = []
     parts: list[bytes] = []
     refused: list[tuple[int, str | None, str, str]] = []
-    ids: list[str | None] = []
-    for place, record in enumerate(records):
-        parsed: Any = None
-        try:
-            parsed = parse_line(record) if isinstance(record, bytes) else record
-            encoded = encoder.encode(parsed)
-        except Refusal as refusal:
-            refused.append((place, record_id(parsed), refusal.reason, refusal.detail))
+    known = list(records)
+    for place, made in enumerate(encoder.encode_many(known)):
+        if isinstance(made, Refusal):
+            refused.append((place, record_id(known[place]), made.reason, made.detail))
             for counts in (lengths, supervised, ends):
                 counts.append(0)
         else:
-            lengths.append(len(encoded.ids))
-            supervised.append(int(encoded.mask.sum()))
-            ends.append(encoder.supervised_ends(encoded))
-            parts += [encoded.ids.astype("<i4", copy=False).tobytes(), encoded.mask.tobytes()]
-        if with_ids:
-            ids.append(record_id(parsed))
+            lengths.append(len(made.ids))
+            supervised.append(int(np.count_nonzero(made.mask)))
+            ends.append(encoder.supervised_ends(made))
+            parts += [made.ids.astype("<i4", copy=False).tobytes(), made.mask.tobytes()]
+    ids = [record_id(record) for record in known] if with_ids else []
     return EncodedChunk(
         chunk.first,
         chunk.input,
@@ -98,6 +96,13 @@ def encode_chunk(encoder: Encoder, chunk: Chunk, *, with_ids: bool = False) -> E
     )
 
 
+def _parsed(line: bytes) -> Any:
+    try:
+        return parse_line(line)
+    except Refusal as refusal:
+        return refusal
+
+
 _encoder: Encoder | None = None
 _with_ids = False
 
@@ -109,6 +114,7 @@ def _start(settings: EncoderSettings, with_ids: bool) -> None:
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     if _encoder is None:
         _encoder = Encoder(settings)
+    gc.freeze()  # the vocabulary never dies: the collector need not look at it again
     _with_ids = with_ids
 
 

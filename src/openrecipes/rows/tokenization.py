@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,22 +109,33 @@ class TextTokenizer:
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
 
-    def tokens(self, text: str, encoded: bytes) -> Tokens:
-        """The ids of a text and what each covers.
+    def tokens(self, texts: Sequence[str], encoded: Sequence[bytes]) -> list[Tokens]:
+        """The ids of texts and what each covers.
 
         A byte-level vocabulary loses nothing, so the widths of the tokens alone tell where each
         lies, without the offsets that the library would have to trace. Where that is not provable
         (another kind of vocabulary, a text that the normalizer changes), the traced offsets count.
 
         Args:
-            text: the text.
-            encoded: the same text as UTF-8.
+            texts: the texts.
+            encoded: the same texts as UTF-8.
         """
-        if self._widths is not None and self._unchanged(text):
-            ids = self.ids(text)
-            ends = np.cumsum(self._widths[ids], dtype=np.int64)
-            if (int(ends[-1]) if len(ends) else 0) == len(encoded):
-                return Tokens(ids, ends - self._widths[ids], ends, True)
+        if self._widths is None:
+            return [self._traced(text) for text in texts]
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        found = []
+        for text, content, encoding in zip(texts, encoded, encodings, strict=True):
+            ids = np.array(encoding.ids, dtype=np.int32)
+            widths = self._widths[ids]
+            ends = np.cumsum(widths)
+            whole = (int(ends[-1]) if len(ends) else 0) == len(content)
+            if whole and self._unchanged(text):
+                found.append(Tokens(ids, ends - widths, ends, True))
+            else:
+                found.append(self._traced(text))
+        return found
+
+    def _traced(self, text: str) -> Tokens:
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         ids = np.array(encoding.ids, dtype=np.int32)
