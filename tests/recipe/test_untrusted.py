@@ -157,6 +157,40 @@ def test_any_run_text_is_read_or_refused(text):
     lint_data(data(NANO) | {"run": text})
 
 
+LONG = {
+    "many flags": "train.py " + " ".join(f"--a{i}" for i in range(30_000)),
+    "one flag often": "train.py " + "--lr 1 " * 30_000,
+    "many commands": "x --a\n" * 40_000,
+    "many values": "train.py --modules " + "a " * 100_000,
+    "open substitutions": "train.py --a " + "$(" * 100_000,
+    "many substitutions": "train.py --a " + "$(b)" * 50_000,
+    "quotes": "train.py --a " + "''" * 100_000,
+    "backslashes": "train.py --a " + "\\" * 200_000,
+    "variables": "train.py --a " + "$A" * 100_000,
+    "digits": "train.py --a " + "1," * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_commands_are_judged_in_time(name):
+    started = time.process_time()
+    lint_data(data(NANO) | {"run": LONG[name]})
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["1," * 60_000, "sha256 " * 30_000, "full " * 40_000, "TP 1 " * 40_000]
+)
+def test_long_texts_are_judged_in_time(text):
+    recipe = complete()
+    recipe["layout"]["summary"] = recipe["layout"]["label"] = recipe["notes"] = text
+    recipe["workload"]["dataset"]["build"]["packing"] = text
+    recipe["stack"]["source"] = text
+    started = time.process_time()
+    lint_data(recipe)
+    assert time.process_time() - started < 5
+
+
 def test_nothing_in_a_recipe_is_executed(tmp_path: Path):
     target = tmp_path / "touched"
     evil = f"$(touch {target}); touch {target} & `touch {target}`"

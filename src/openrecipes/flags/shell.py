@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,8 +49,8 @@ class Script:
 
     def doubled(self) -> list[str]:
         """Flags that stand more than once."""
-        names = [name for name, _ in self.flags]
-        return sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(name for name, _ in self.flags)
+        return sorted(name for name, count in counts.items() if count > 1)
 
 
 def as_typed(values: Sequence[str]) -> Typed:
