@@ -174,3 +174,39 @@ def test_a_wrong_review_is_refused(
     assert run(argv) == 2
     assert "error" in json.loads(capsys.readouterr().out)
     assert path.read_text() == RECIPE
+
+
+def test_a_field_that_one_recipe_leaves_open_is_compared_by_its_flag(tmp_path: Path) -> None:
+    flag = ("  steps: '20'\n", "  steps: '20'\n  use-precision-aware-optimizer: true\n")
+    offload = "offload:\n    optimizer_fraction: 0.5\n"
+    both = ("  rows_per_microbatch: 1\n", f"  rows_per_microbatch: 1\n  {offload}")
+    told = (both[0], both[1] + "    precision_aware: true\n")
+    engine = ("engine: native", "engine: miles")
+    candidate = recipe(tmp_path / "candidate.yaml", engine, both, flag)
+    found = check(candidate, recipe(tmp_path / "reference.yaml", engine, told)).configuration
+    assert [d.flag for d in found.differences] == ["rows.rows_sha256"]
+
+
+REGISTRY = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference"),
+    [
+        (
+            "nemotron-3-nano-30b-a3b/h200/attune-tp1-pp2-ep4.yaml",
+            "nemotron-3-nano-30b-a3b/h200/attune-tp2-pp2-ep2.yaml",
+        ),
+        (
+            "nemotron-3-super-120b-a12b/h200/attune-tp4-pp2-ep8-mt16k.yaml",
+            "nemotron-3-super-120b-a12b/h200/attune-tp4-pp2-ep8.yaml",
+        ),
+    ],
+)
+def test_published_recipes_have_their_references_configuration(
+    candidate: str, reference: str
+) -> None:
+    found = check(REGISTRY / candidate, REGISTRY / reference)
+    assert found.configuration.verdict == "pass"
+    assert found.configuration.differences
+    assert found.verdict == "review"

@@ -90,6 +90,9 @@ def _parts(verdict: Verdict) -> list[RenderableType]:
     aside = ", ".join(d.flag for d in differences if d not in shown)
     told = f"{compared} settings compared, {len(differences)} differ"
     parts.append(_text(f"{told} (of class io: {aside})" if aside else told, "dim"))
+    unlike = verdict.configuration.not_compared
+    if unlike:
+        parts.append(_text(f"known on one side only: {', '.join(unlike)}", "dim"))
     if verdict.components:
         parts.append(_components(verdict))
     if verdict.convergence is not None:

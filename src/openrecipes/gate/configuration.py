@@ -99,7 +99,6 @@ def compare(
         names, differences = part(candidate, reference, unlike)
         compared += names
         found += differences
-    found = _without_repeats(found)
     found.extend(_rows_unknown(candidate, reference))
     found = [_reviewed(difference, reviews) for difference in found]
     found.sort(key=lambda d: (_ORDER.index(d.verdict), d.flag))
@@ -166,11 +165,13 @@ def _without_effect(
 
 
 def _layout(candidate: Side, reference: Side, unlike: list[str]) -> tuple[int, list[Difference]]:
+    """What a layout block says that no flag does; the rest is compared flag by flag."""
     if candidate.layout is None or reference.layout is None:
         if candidate.layout is not reference.layout:
             unlike.append("layout")
         return 0, []
-    names = sorted(candidate.layout.keys() | reference.layout.keys())
+    held_by_flags = {flag.field for flag in table().values()}
+    names = sorted((candidate.layout.keys() | reference.layout.keys()) - held_by_flags)
     found = []
     for name in names:
         a, b = candidate.layout.get(name), reference.layout.get(name)
@@ -233,13 +234,6 @@ def _rows_unknown(candidate: Side, reference: Side) -> Iterator[Difference]:
     if a is None or b is None:
         reason = "Nothing tells that both sides train on the same rows: a hash of them is missing."
         yield _difference(name, a, b, rules.Ruling("workload", reason), "review")
-
-
-def _without_repeats(found: list[Difference]) -> list[Difference]:
-    """Leave out layout fields that say what a flag's difference says already."""
-    known = table()
-    told = {known[d.flag].field for d in found if d.flag in known}
-    return [d for d in found if d.flag not in told]
 
 
 def _reviewed(difference: Difference, reviews: Iterable[Mapping[str, Any]]) -> Difference:

@@ -41,8 +41,6 @@ _CUTTING_FLAGS: Final = frozenset(
 _ORDER_FLAGS: Final = _CUTTING_FLAGS | {
     "row-order-seed",
     "balance-data",
-    "layout.rows_per_microbatch",
-    "layout.max_tokens_per_gpu",
 }
 _RESAMPLES: Final = 2000
 _LARGEST: Final = 1e100  # a relative difference whose square is still a number

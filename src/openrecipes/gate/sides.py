@@ -85,9 +85,10 @@ def load(path: str | Path) -> Side:
 
 
 def _run(path: Path) -> Side:
-    # Hashed before it is read: a record that is written meanwhile gets a hash that no longer fits.
-    record = RunRecord.open(path)
+    # Read after it is hashed: a record that is written meanwhile gets a hash that no longer fits.
+    _open(path)
     hashes = {name: _sha256(path / name) for name in (MANIFEST, STEPS)}
+    record = _open(path)
     steps = tuple(record.steps())
     if not steps:
         raise InputError(
@@ -112,6 +113,13 @@ def _run(path: Path) -> Side:
         ineffective=_names(manifest.effective.ineffective_flags),
         hashes=hashes,
     )
+
+
+def _open(path: Path) -> RunRecord:
+    try:
+        return RunRecord.open(path)
+    except ValueError as error:  # a number with more digits than Python reads
+        raise InputError("mend the record", file=path / MANIFEST, found=str(error)) from None
 
 
 def _sha256(path: Path) -> str:
