@@ -156,7 +156,10 @@ def test_new_with_rows(tmp_path, capsys):
         (["--model", "Nemotron-3-Ultra-550B-A55B", "--engine", "miles"], "native"),
         (["--model", "Nemotron-3-Nano-30B-A3B", "--gpu", "TPU"], "H200"),
         (["--model", "Nemotron-3-Nano-30B-A3B", "--gpus", "12"], "multiple of 8"),
-        (["--model", "Nemotron-3-Nano-30B-A3B", "--global-batch", "7"], "--global-batch"),
+        (
+            ["--model", "Nemotron-3-Nano-30B-A3B", "--global-batch", "7", "--engine", "automodel"],
+            "--global-batch",
+        ),
         ([], "--hf-checkpoint"),
         (["--hf-checkpoint", "missing"], "config.json"),
     ],
