@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from openrecipes.layouts.layout import Layout
 from openrecipes.layouts.memory import Recompute
-from parallel.trial import Run, full, layout, recompute
+from tests.engine.parallel.trial import Run, full, layout, recompute
 
 SP = {"sequence_parallel": True}
 
@@ -46,9 +46,30 @@ RECOMPUTES: dict[str, Recompute | None] = {
 }
 
 
+#: The shapes of both seed recipes and of the recipes that they are checked against, on small
+#: models: name, layout, model, recompute, rows per micro-batch.
+SHAPES: list[tuple[str, Layout, str, str, int]] = [
+    ("Nano, one stage", layout(dp=4, ep=4), "nano", "full, uniform, 1", 1),
+    ("Nano reference, one stage", layout(tp=2, dp=2, ep=2, **SP), "nano", "full, uniform, 1", 1),
+    ("Super, one stage", layout(tp=4, dp=2, ep=8, **SP), "super", "moe core_attn", 2),
+    ("Super reference, one stage", layout(tp=4, dp=2, ep=8, **SP), "super", "full, uniform, 1", 1),
+    ("Nano", layout(pp=2, dp=4, ep=4), "nano", "full, uniform, 1", 1),
+    ("Nano reference", layout(tp=2, pp=2, dp=2, ep=2, **SP), "nano", "full, uniform, 1", 1),
+    ("Super", layout(tp=4, pp=2, dp=2, ep=8, **SP), "super", "moe core_attn", 2),
+    ("Super reference", layout(tp=4, pp=2, dp=2, ep=8, **SP), "super", "full, uniform, 1", 1),
+]
+
+
 def run(name: str, recomputed: str = "none", *, ragged: bool = False, rows: int = 1) -> Run:
     """A layout with a recompute, rows of one length or of several, rows per micro-batch."""
     chosen, model = LAYOUTS[name]
+    return run_of(chosen, model, recomputed, ragged=ragged, rows=rows)
+
+
+def run_of(
+    chosen: Layout, model: str, recomputed: str, *, ragged: bool = False, rows: int = 1
+) -> Run:
+    """The same for a layout that has no name."""
     asked = RECOMPUTES[recomputed]
     if asked is not None:
         chosen = chosen.model_copy(update={"recompute": asked})
