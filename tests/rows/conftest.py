@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openrecipes.cli.main import run
-from rows.given import CONVERSATIONS, TOKENIZER
+from tests.rows.given import CONVERSATIONS, TOKENIZER
 
 
 @pytest.fixture

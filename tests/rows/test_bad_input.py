@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from rows.given import CONVERSATIONS, TOKENIZER, talk, write_lines
+from tests.rows.given import CONVERSATIONS, TOKENIZER, talk, write_lines
 
 GOOD = [talk(f"question {n}", f"answer {n} " * 8) for n in range(20)]
 
@@ -194,3 +196,25 @@ def test_a_gz_cut_between_two_lines_is_noticed(tmp_path: Path, build: Any) -> No
     whole = gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in GOOD))
     (tmp_path / "a.jsonl.gz").write_bytes(whole[:-8])  # the checksum and the length are missing
     refused(build("--row-tokens", 16, input_=tmp_path / "a.jsonl.gz"), tmp_path, "cut short")
+
+
+def test_two_builds_of_one_output_do_not_mix(tmp_path: Path, build: Any) -> None:
+    cache = tmp_path / "rows.parquet.cache"
+    cache.mkdir()
+    hold = (
+        "import fcntl, sys; lock = open(sys.argv[1], 'w'); fcntl.lockf(lock, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(cache / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    code, _, err = build("--row-tokens", 512)
+    other.communicate("")
+    assert code == 2
+    assert "a build that is running" in err
+    assert build("--row-tokens", 512)[0] == 0

@@ -24,7 +24,7 @@ from openrecipes.rows.encoder import EncoderSettings
 from openrecipes.rows.parquet import RowsFile
 from openrecipes.rows.report import read_build
 from openrecipes.rows.settings import BuildSettings
-from rows.given import CONVERSATIONS, TOKENIZER, demo_encoder, talk, write_lines
+from tests.rows.given import CONVERSATIONS, TOKENIZER, demo_encoder, talk, write_lines
 
 #: The bytes of build version 1 for the demo's conversations: they never change.
 DEMO_ROWS_SHA256 = "c4f97cd99b966c6bf0f5e4261882b0da51772880e617c541f9bda79de0af0c1f"

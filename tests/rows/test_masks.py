@@ -14,7 +14,7 @@ from openrecipes.errors import InputError
 from openrecipes.rows.encoder import Encoder, EncoderSettings
 from openrecipes.rows.masks import touch_spans
 from openrecipes.rows.refusals import Refusal
-from rows.given import CONVERSATIONS, PARITY, TOKENIZER, demo_encoder, talk
+from tests.rows.given import CONVERSATIONS, PARITY, TOKENIZER, demo_encoder, talk
 
 
 def slow_qwen3_5(text: str, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:

@@ -14,7 +14,7 @@ import pytest
 from openrecipes.errors import InputError
 from openrecipes.rows.encoder import Encoded, Encoder, EncoderSettings
 from openrecipes.rows.refusals import Refusal
-from rows.given import PARITY
+from tests.rows.given import PARITY
 
 FILES = {
     "nemotron3_nano": ("nemotron-3", "nemotron_3_nano"),

@@ -17,7 +17,7 @@ from openrecipes.rows.build import build as build_rows
 from openrecipes.rows.encoder import EncoderSettings
 from openrecipes.rows.parquet import Row, RowsFile, RowsWriter
 from openrecipes.rows.settings import BuildSettings
-from rows.given import CONVERSATIONS, PARITY, TOKENIZER, talk, write_lines
+from tests.rows.given import CONVERSATIONS, PARITY, TOKENIZER, talk, write_lines
 
 
 @pytest.fixture(scope="module")

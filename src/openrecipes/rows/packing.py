@@ -68,7 +68,7 @@ class Tally:
         return self.in_rows + self.in_skipped_rows + self.in_tail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a conversation inside a row.
 
