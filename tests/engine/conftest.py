@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from step.gang import Gang
+
+from tests.engine.step.gang import Gang
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.conftest import openrecipes
 from openrecipes.runs.record import RunRecord
+from tests.launch.conftest import openrecipes
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.conftest import CONFIG, RECIPE, write_rows
 from openrecipes.cli.main import run
+from tests.launch.conftest import CONFIG, RECIPE, write_rows
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import BEGUN
 
 from openrecipes.cli.main import run
+from tests.publish.conftest import BEGUN
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ADDRESS, BEGUN, HOST, USER, manifest_of, write_run
 
 from openrecipes.errors import InputError
 from openrecipes.gate.check import check
@@ -18,6 +17,7 @@ from openrecipes.publish.publish import Published, publish
 from openrecipes.recipe.document import load
 from openrecipes.recipe.flags import recipe_flags
 from openrecipes.recipe.lint import lint
+from tests.publish.conftest import ADDRESS, BEGUN, HOST, USER, manifest_of, write_run
 
 Edit = Callable[..., None]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import manifest_of, write_run
 
 from openrecipes.errors import InputError
 from openrecipes.files import sha256_file
@@ -15,6 +14,7 @@ from openrecipes.publish.publish import publish
 from openrecipes.publish.verify import UNTOLD, verify
 from openrecipes.recipe import yaml
 from openrecipes.recipe.validate import validate
+from tests.publish.conftest import manifest_of, write_run
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from rows.given import talk, write_lines
 
 from openrecipes.rows.report import read_build
+from tests.rows.given import talk, write_lines
 
 ADDRESS = "hf://owner/chats@" + "0123456789" * 4
 

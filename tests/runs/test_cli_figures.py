@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from records import make_run
 
 from openrecipes.cli.main import run
+from tests.runs.records import make_run
 
 Capture = pytest.CaptureFixture[str]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import BEGUN, NANO, add_steps, make_run, seconds_of
 
 from openrecipes.errors import InputError
 from openrecipes.recipe.result import Result
 from openrecipes.runs.measure import PriceGiven, measure
 from openrecipes.runs.record import RunRecord, RunWriter
+from tests.runs.records import BEGUN, NANO, add_steps, make_run, seconds_of
 
 WINDOW_TOKENS = 15 * 128 * 8192
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import NoReturn
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import make
-
 from openrecipes.site.build import build
 from openrecipes.site.serve import server
+from tests.site import make
 
 CHROMIUM_ARGUMENTS = [
     "--headless",

@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
-import make
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from html_page import Page as Parsed
 from playwright.sync_api import Browser, Page, expect
 
 from openrecipes.runs.record import RunWriter, Step
+from tests.site import make
+from tests.site.html_page import Page as Parsed
 
 NANO = "recipes/nemotron-3-nano-30b-a3b/h200/attune-tp1-pp2-ep4"
 DEMO = "recipes/nemotron-3-demo-5m/cpu/demo"

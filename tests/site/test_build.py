@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import jsonschema
-import make
 import pytest
-from html_page import Page
 
 from openrecipes.errors import InputError
 from openrecipes.site import sources
 from openrecipes.site.build import build
+from tests.site import make
+from tests.site.html_page import Page
 
 
 def snapshot(site: Path) -> dict[str, bytes]:

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from html_page import Page
-
 from openrecipes.flags.table import table
 from openrecipes.layouts.rules import RULES as LAYOUT_RULES
 from openrecipes.recipe.lint.rules import RULES as LINT_RULES
+from tests.site.html_page import Page
 
 
 def test_every_guide_of_the_repository_is_a_page(site: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import make
 import pytest
-from html_page import Page
 
 from openrecipes.site import markup, words
 from openrecipes.site.build import build
+from tests.site import make
+from tests.site.html_page import Page
 
 ATTACKS = [
     "<script>alert(1)</script>",

@@ -3,12 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import make
-from html_page import Page
-
 from openrecipes.recipe.document import parse
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import page, render
+from tests.site import make
+from tests.site.html_page import Page
 
 DATA = Path(__file__).parent / "data"
 NANO = "recipes/nemotron-3-nano-30b-a3b/h200/attune-tp1-pp2-ep4"

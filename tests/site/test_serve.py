@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
-import make
 import pytest
 
 from openrecipes.errors import InputError
 from openrecipes.runs.record import RunWriter
 from openrecipes.site.live import Watch
 from openrecipes.site.serve import server
+from tests.site import make
 
 
 @pytest.fixture

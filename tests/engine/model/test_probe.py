@@ -53,4 +53,4 @@ def test_a_line_is_plain_json() -> None:
 def test_probe_tokens_fit_any_vocabulary() -> None:
     for vocabulary in (2, 96, 131072):
         ids = probe_batch(vocabulary).input_ids
-        assert ids.dtype == torch.int64 and 0 <= int(ids.min()) and int(ids.max()) < vocabulary
+        assert ids.dtype == torch.int64 and int(ids.min()) >= 0 and int(ids.max()) < vocabulary

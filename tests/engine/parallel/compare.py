@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from parallel.trial import Outcome
+from tests.engine.parallel.trial import Outcome
 
 LOSS, NORM, GRADIENT = 1e-6, 1e-5, 1e-5
 

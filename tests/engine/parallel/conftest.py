@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from parallel.trial import Outcome, Run, alone, train
+from tests.engine.parallel.trial import Outcome, Run, alone, train
 
 
 @pytest.fixture(scope="session")

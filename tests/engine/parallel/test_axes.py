@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from step.gang import Gang
 
-from parallel.compare import assert_same_training, distance
-from parallel.matrix import LAYOUTS, PAIRWISE, run
-from parallel.trial import Outcome, Run, train
+from tests.engine.parallel.compare import assert_same_training, distance
+from tests.engine.parallel.matrix import LAYOUTS, PAIRWISE, run
+from tests.engine.parallel.trial import Outcome, Run, train
+from tests.engine.step.gang import Gang
 
 Reference = Callable[[Run], Outcome]
 
@@ -61,7 +61,7 @@ def test_the_first_holders_lay_the_whole_model_together(
 
 
 def test_bf16_stays_near_one_process(four: Gang, one_process: Reference) -> None:
-    chosen = replace(run("CP2 TP2"), model="wide", bf16=True)
+    chosen = replace(run("CP2 TP2"), bf16=True)
     far = distance(four.run(train, chosen)[0], one_process(chosen))
     assert far.loss < 2e-3 and far.norm < 2e-2
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from step.jobs import model as small_model
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.model import NemotronH
@@ -16,8 +15,9 @@ from openrecipes.engine.parallel.placement import placement
 from openrecipes.engine.weights import Checkpoint, export, shapes
 from openrecipes.errors import InputError
 from openrecipes.layouts.grid import RankGrid
-from parallel.matrix import LAYOUTS
-from parallel.trial import MODELS, layout
+from tests.engine.parallel.matrix import LAYOUTS
+from tests.engine.parallel.trial import MODELS, layout
+from tests.engine.step.jobs import model as small_model
 
 SUPER = layout(tp=4, dp=2, ep=8, sequence_parallel=True)
 
@@ -73,7 +73,7 @@ def test_random_weights_do_not_depend_on_the_layout() -> None:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import json
 
-    from step.jobs import CONFIG
+    from tests.engine.step.jobs import CONFIG
 
     folder = tmp_path_factory.mktemp("checkpoint")
     file = folder / "config.json"

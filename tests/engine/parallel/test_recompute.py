@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from step.gang import Gang
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.model import NemotronH, attention, mamba, moe
@@ -19,8 +18,9 @@ from openrecipes.engine.parallel import collectives
 from openrecipes.engine.parallel.mesh import Mesh
 from openrecipes.engine.parallel.parts import build
 from openrecipes.layouts.recompute import effective_recompute
-from parallel.matrix import RECOMPUTES, run
-from parallel.trial import MODELS, layout, recompute, rows, values
+from tests.engine.parallel.matrix import RECOMPUTES, run
+from tests.engine.parallel.trial import MODELS, layout, recompute, rows, values
+from tests.engine.step.gang import Gang
 
 #: The test model has M E * E - M: calls of one forward pass.
 ONCE = {"scan": 2, "attend": 1, "experts": 2, "mlp": 3, "norm": 7, "choose": 2}

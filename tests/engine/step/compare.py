@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from step.jobs import Outcome
+from tests.engine.step.jobs import Outcome
 
 LOSS, NORM, GRADIENT = 1e-6, 1e-5, 1e-5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from step.jobs import Outcome, Run, train
+from tests.engine.step.jobs import Outcome, Run, train
 
 
 @pytest.fixture(scope="session")

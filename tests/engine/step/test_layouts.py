@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from step.compare import LOSS, NORM, apart, assert_same_training
-from step.gang import Gang
-from step.jobs import Outcome, Run, train
+from tests.engine.step.compare import LOSS, NORM, apart, assert_same_training
+from tests.engine.step.gang import Gang
+from tests.engine.step.jobs import Outcome, Run, train
 
 RAGGED = Run(ragged=True)
 

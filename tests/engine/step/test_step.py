@@ -13,8 +13,8 @@ from openrecipes.engine.parallel.mesh import Mesh
 from openrecipes.engine.schedule import Schedule
 from openrecipes.engine.step import Trainer
 from openrecipes.errors import InputError
-from step.compare import assert_same_training
-from step.jobs import Outcome, Run, join, model, rows, train
+from tests.engine.step.compare import assert_same_training
+from tests.engine.step.jobs import Outcome, Run, join, model, rows, train
 
 
 def constant(lr: float) -> Schedule:
