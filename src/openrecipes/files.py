@@ -99,6 +99,8 @@ def read_json(path: Path, limit: int | None = None) -> Any:
         raise InputError(
             "mend the JSON", file=f"{path}:{error.lineno}", found=error.msg, expected="JSON"
         ) from None
+    except ValueError:  # an integer of thousands of digits
+        raise InputError("shorten the number", file=path, found="a number too long") from None
     except RecursionError:
         raise InputError("flatten the JSON", file=path, found="nesting too deep") from None
 
