@@ -352,3 +352,19 @@ def test_a_resumed_build_must_be_the_same_build(tmp_path: Path, build: Any) -> N
     assert ": input" in err
     code, _, err = build("--row-tokens", 64, "--force", input_=source)
     assert code == 0, err
+
+
+def test_an_interrupted_build_says_how_to_go_on(
+    tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    source = small(tmp_path, 100)
+    with monkeypatch.context() as patched:
+        patched.setattr("openrecipes.rows.assembly.Assembly.run", interrupt)
+        code, _, err = build("--row-tokens", 64, input_=source)
+    assert code == 4
+    assert "--resume" in err
+    assert not (tmp_path / "rows.parquet").exists()
+    assert build("--row-tokens", 64, "--resume", input_=source)[0] == 0

@@ -166,8 +166,12 @@ def build(
         dry_run=dry_run,
     )
     began = time.perf_counter()
-    with progress_bar() as progress:
-        document = build(settings, progress)
+    try:
+        with progress_bar() as progress:
+            document = build(settings, progress)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command with --resume goes on from here", err=True)
+        raise typer.Exit(ExitCode.STOPPED) from None
     seconds = time.perf_counter() - began
     if json_:
         print_json({**document, "seconds": round(seconds, 3)})
