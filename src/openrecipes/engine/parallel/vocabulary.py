@@ -82,11 +82,11 @@ class SharedHead(Head):
         part = F.linear(hidden, self.weight)
         words = part.new_empty(self.mesh.tp.size, *part.shape)
         words[self.mesh.tp.rank] = part
-        gather(words, part, self.mesh.tp)
+        gather(words.flatten(0, 1), part, self.mesh.tp)
         stretch = words.transpose(0, 1).flatten(1)
         whole = stretch.new_empty(self.mesh.cp.size, *stretch.shape)
         whole[self.mesh.cp.rank] = stretch
-        gather(whole, stretch, self.mesh.cp)
+        gather(whole.flatten(0, 1), stretch, self.mesh.cp)
         return whole.flatten(0, 1)
 
 
