@@ -12,11 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from gate.training import FAULTS, NONE, train
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from openrecipes.gate.check import Verdict, check
+from tests.gate.training import FAULTS, NONE, train
 
 
 def row(name: str, verdict: Verdict) -> str:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.engine.parallel.compare import GRADIENT, LOSS, NORM, Distance, distance
 from tests.engine.parallel.matrix import LAYOUTS, RECOMPUTES, SHAPES, run_of
