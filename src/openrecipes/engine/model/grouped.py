@@ -76,9 +76,21 @@ def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """Product of groups of tokens; ``ends`` (E,) int32 are the groups' ends, the last one N.
 
     (N, K) with (E, K, M) gives (N, M); (K, N) with (N, M) gives (E, K, M), one product per group.
+    torch's kernel wants rows that begin at multiples of 16 bytes; others are done group by group.
     """
+    if not _aligned(a) or not _aligned(b):
+        cuts = ends[:-1].tolist()
+        if b.dim() == 3:
+            products = zip(a.tensor_split(cuts), b, strict=True)
+            return torch.cat([left @ right for left, right in products])
+        products = zip(a.tensor_split(cuts, dim=1), b.tensor_split(cuts), strict=True)
+        return torch.stack([left @ right for left, right in products])
     kernel = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     return kernel(a, b, offs=ends)
+
+
+def _aligned(matrix: Tensor) -> bool:
+    return max(matrix.stride()[-2:]) * matrix.element_size() % 16 == 0
 
 
 def expert_ffn(tokens: Tensor, counts: Tensor, weights: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -131,3 +143,21 @@ class _ExpertFFN(torch.autograd.Function):
 def _scaled_square(active: Tensor, weights: Tensor) -> Tensor:
     """weight * active^2."""
     return active.square().mul_(weights.to(active.dtype).unsqueeze(-1))
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """relu(x)^2, keeping relu(x) alone for the backward pass."""
+    return _SquaredReLU.apply(x)
+
+
+class _SquaredReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        active = x.relu()
+        ctx.save_for_backward(active)
+        return active.square()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (active,) = ctx.saved_tensors
+        return (active * 2).mul_(grads[0])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from openrecipes.engine.model.grouped import Order
 from openrecipes.engine.model.moe import Experts, MoE
 from openrecipes.engine.parallel.collectives import exchange
 from openrecipes.engine.parallel.mesh import Axis, Mesh
@@ -48,13 +49,9 @@ class SpreadExperts(Experts):
 
     def forward(self, tokens: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         """Tokens (T, size), experts (T, k) in 0..E-1, weights (T, k), to (T, size)."""
-        top_k = indices.shape[1]
-        order = indices.flatten().argsort(stable=True)  # slots, by expert then by token
-        back = inverse(order)
-        counts = torch.bincount(indices.flatten(), minlength=self.total)
-        slots = _Slots.apply(tokens, order, back, top_k)
-        out = self._travel(slots, counts, _Ordered.apply(weights.flatten(), order, back))
-        return _Ordered.apply(out, back, order).unflatten(0, (-1, top_k)).sum(1)
+        order = Order.by_expert(indices, self.total)
+        weights = _Ordered.apply(weights.flatten(), order.slots, order.places.flatten())
+        return order.collect(self._travel(order.spread(tokens), order.counts, weights))
 
     def _travel(self, tokens: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
         """As `Experts.compute`, for tokens sorted by expert over all ranks' experts."""
@@ -112,19 +109,6 @@ class _Ordered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return grads[0][ctx.back], None, None
-
-
-class _Slots(torch.autograd.Function):
-    """Each token's row (T, ...) once for each of its k experts, in the slots' order (T k, ...)."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, order: Tensor, back: Tensor, top_k: int) -> Tensor:
-        ctx.back, ctx.top_k = back, top_k
-        return tokens[order // top_k]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return grads[0][ctx.back].unflatten(0, (-1, ctx.top_k)).sum(1), None, None, None
 
 
 def inverse(order: Tensor) -> Tensor:
