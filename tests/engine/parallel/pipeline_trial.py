@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
@@ -38,7 +39,7 @@ class Run:
         model: one of `MODELS`.
         counts: micro-batches of one row per data parallel rank, step by step.
         ragged: whether rows have several lengths.
-        fault: what to plant.
+        fault: what to plant; one of `planted`.
     """
 
     layout: Layout
@@ -128,6 +129,8 @@ def planted(fault: str | None) -> Iterator[None]:
         "gradient divided twice": lambda: patch.object(_Mail, "take", _divided),
         "norm without pp": lambda: patch.object(step, "gradient_norm", _norm_of_stage),
         "stages in another order": lambda: patch.object(Pipeline, "_stage", _other_stage),
+        # no fault: the strictest transport, and one handle for a batch, as NCCL gives it
+        "every message blocks": lambda: patch.object(dist, "batch_isend_irecv", _blocking),
     }
     with patches[fault]() if fault else nullcontext():
         yield
@@ -137,6 +140,13 @@ def _without_the_last(
     self: Pipeline, batches: Any, work: Any, run: Any = Pipeline._run, **kind: bool
 ) -> None:
     run(self, batches[:-1] or batches, work, **kind)
+
+
+def _blocking(operations: Any, batch: Any = dist.batch_isend_irecv) -> list[dist.Work]:
+    works = batch(operations)
+    for work in works:
+        work.wait()
+    return [Mock(spec=dist.Work)]
 
 
 def _divided(self: _Mail, coming: Pass, take: Any = _Mail.take) -> Tensor:

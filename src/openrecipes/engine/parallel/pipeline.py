@@ -174,7 +174,7 @@ class Pipeline:
             return torch.empty(size, dtype=self._dtype, device=self._device)
 
         mail = _Mail(self.mesh.pp, self.shape, room)
-        for turn in turns(self.shape, self.mesh.pp.rank, len(batches), train=train):
+        for turn in turns(self.shape, len(batches), train=train)[self.mesh.pp.rank]:
             result = None
             if turn.work is not None:
                 giver = self.shape.giver(turn.work)

@@ -181,8 +181,7 @@ def _receiver(shape: Shape, work: Pass | None) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def turns(shape: Shape, rank: int, count: int, *, train: bool) -> tuple[Turn, ...]:
-    """One rank's turns for ``count`` micro-batches, in training or forward only."""
+def turns(shape: Shape, count: int, *, train: bool) -> list[list[Turn]]:
+    """Every rank's turns for ``count`` micro-batches, in training or forward only."""
     ordered = order if train else forward_order
-    orders = [ordered(shape, each, count) for each in range(shape.ranks)]
-    return tuple(timetable(shape, orders)[rank])
+    return timetable(shape, [ordered(shape, rank, count) for rank in range(shape.ranks)])
