@@ -10,6 +10,13 @@ from torch import Tensor
 from openrecipes.engine.batch import IGNORE
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once: 16 MiB in fp32
+GPU_CHUNK_ELEMENTS = 2**27  # 512 MiB: a product must be large to fill a GPU
+
+
+def chunk_rows(weight: Tensor) -> int:
+    """How many tokens' logits over these words (words, hidden) are worked on at once."""
+    elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    return max(1, elements // weight.shape[0])
 
 
 def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -25,9 +32,6 @@ def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tenso
     Returns:
         () fp32.
     """
-    counted = (targets != IGNORE).nonzero().squeeze(-1)
-    if counted.numel() < targets.numel():
-        hidden, targets = hidden[counted], targets[counted]
     return _HeadCrossEntropy.apply(hidden, weight, targets)
 
 
@@ -37,10 +41,12 @@ class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        ctx.tokens, ctx.counted = hidden.shape[0], (targets != IGNORE).nonzero().squeeze(-1)
+        hidden, targets = hidden.index_select(0, ctx.counted), targets[ctx.counted]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        rows = chunk_rows(weight)
         for start in range(0, hidden.shape[0], rows):
             part, target = hidden[start : start + rows], targets[start : start + rows, None]
             logits = torch.log_softmax(torch.mm(part, weight.t()), -1, dtype=torch.float32)
@@ -64,7 +70,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight = ctx.grads
         del ctx.grads
         if grad_hidden is not None:
-            grad_hidden.mul_(scale)
+            whole = grad_hidden.new_zeros(ctx.tokens, grad_hidden.shape[1])
+            grad_hidden = whole.index_copy_(0, ctx.counted, grad_hidden.mul_(scale))
         if grad_weight is not None:
             grad_weight = grad_weight.mul_(scale).to(ctx.weight_dtype)
         return grad_hidden, grad_weight, None

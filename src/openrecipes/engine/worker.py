@@ -15,6 +15,7 @@ from types import FrameType
 
 import torch
 
+from openrecipes.engine.allocator import keep_freed_memory
 from openrecipes.engine.job import Job
 from openrecipes.engine.parallel.world import World, join
 from openrecipes.engine.recording import RankFailure, close, mark, new_manifest
@@ -35,6 +36,7 @@ def work(job: Job, output: Path, argv: Sequence[str], *, force: bool = False) ->
     Raises:
         InputError: rows or weights that turn out to be wrong; the record is closed as failed.
     """
+    keep_freed_memory()
     prepared = RUN_ID_VARIABLE in os.environ
     if os.environ.get(WATCH_STDIN):
         threading.Thread(target=_end_with_stdin, daemon=True).start()

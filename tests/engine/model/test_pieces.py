@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -204,3 +208,9 @@ def test_a_dense_model_of_one_kind_runs() -> None:
     model = NemotronH(config)
     initialise(model, 0)
     assert torch.isfinite(model(random_batch(96, (9,)))[0])
+
+
+def test_memory_is_kept_where_the_c_library_listens() -> None:
+    code = "from openrecipes.engine.allocator import keep_freed_memory as k; print(k())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")

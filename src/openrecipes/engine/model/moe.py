@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Segments
-from openrecipes.engine.model.grouped import Order, expert_ffn
+from openrecipes.engine.model.grouped import Order, expert_ffn, squared_relu
 
 
 class MLP(nn.Module):
@@ -25,7 +25,7 @@ class MLP(nn.Module):
 
     def forward(self, hidden: Tensor, segments: Segments | None = None) -> Tensor:
         """(T, hidden) to (T, hidden)."""
-        return self.down_proj(F.relu(self.up_proj(hidden)).square())
+        return self.down_proj(squared_relu(self.up_proj(hidden)))
 
 
 class Router(nn.Module):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+_CACHE_ELEMENTS = 2**16  # of one tensor, worked on at a time on a CPU
 
 
 class RMSNorm(nn.Module):
@@ -47,6 +50,13 @@ def _backward_through_rms(grad: Tensor, unit: Tensor, inverse: Tensor) -> Tensor
     return grad.addcmul_(unit, along, value=-1).mul_(inverse)
 
 
+def _pieces(x: Tensor) -> list[slice]:
+    """Rows (T, ...) to work on at a time: all, or on a CPU as many as stay in its cache."""
+    rows = x.shape[0]
+    most = max(1, _CACHE_ELEMENTS // max(1, x[:1].numel())) if x.device.type == "cpu" else rows
+    return [slice(start, start + most) for start in range(0, rows, max(1, most))]
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -57,11 +67,13 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, inverse = ctx.saved_tensors
-        grad = grads[0].float()
-        unit = x * inverse
-        grad_weight = (grad * unit).flatten(0, -2).sum(0)
-        grad_x = _backward_through_rms(grad * weight.float(), unit, inverse)
-        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None
+        grad_x, scale = torch.empty_like(x), weight.float()
+        grad_weight = torch.zeros_like(scale)
+        for at in _pieces(x):
+            grad, unit = grads[0][at].float(), x[at] * inverse[at]
+            grad_weight += (grad * unit).flatten(0, -2).sum(0)
+            grad_x[at] = _backward_through_rms(grad * scale, unit, inverse[at])
+        return grad_x, grad_weight.to(weight.dtype), None
 
 
 class _GatedRMSNorm(torch.autograd.Function):
@@ -69,32 +81,33 @@ class _GatedRMSNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, gate: Tensor, weight: Tensor, group_size: int, epsilon: float
     ) -> Tensor:
-        gated = torch.nn.functional.silu(gate.float()).mul_(x).unflatten(-1, (-1, group_size))
-        inverse = _inverse_rms(gated, epsilon)
-        ctx.save_for_backward(x, gate, weight, inverse)
-        ctx.group_size = group_size
-        return gated.mul_(inverse).flatten(-2).mul_(weight.float()).to(gate.dtype)
+        groups, scale = (-1, group_size), weight.float()
+        out = torch.empty_like(gate)
+        inverses = []
+        for at in _pieces(x):
+            gated = F.silu(gate[at].float()).mul_(x[at]).unflatten(-1, groups)
+            inverses.append(_inverse_rms(gated, epsilon))
+            torch.mul(gated.mul_(inverses[-1]).flatten(-2), scale, out=out[at])
+        ctx.save_for_backward(x, gate, weight, torch.cat(inverses))
+        ctx.groups = groups
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        x, gate, weight, inverse = ctx.saved_tensors
-        groups = (-1, ctx.group_size)
-        grad, x32, gate32 = grads[0].float(), x.float(), gate.float()
-        sigmoid = gate32.sigmoid()
-        silu = gate32 * sigmoid
-        unit = (silu * x32).unflatten(-1, groups).mul_(inverse)
-        grad_weight = (grad * unit.flatten(-2)).sum(0)
-        grad_gated = _backward_through_rms(
-            (grad * weight.float()).unflatten(-1, groups), unit, inverse
-        ).flatten(-2)
-        grad_x = grad_gated * silu
-        # d silu(g) / dg = sigmoid(g) + silu(g) (1 - sigmoid(g))
-        slope = silu.neg_().mul_(sigmoid - 1).add_(sigmoid)
-        grad_gate = grad_gated.mul_(x32).mul_(slope)
-        return (
-            grad_x.to(x.dtype),
-            grad_gate.to(gate.dtype),
-            grad_weight.to(weight.dtype),
-            None,
-            None,
-        )
+        x, gate, weight, inverses = ctx.saved_tensors
+        grad_x, grad_gate, scale = torch.empty_like(x), torch.empty_like(gate), weight.float()
+        grad_weight = torch.zeros_like(scale)
+        for at in _pieces(x):
+            grad, x32, gate32 = grads[0][at].float(), x[at].float(), gate[at].float()
+            inverse = inverses[at]
+            sigmoid = gate32.sigmoid()
+            silu = gate32 * sigmoid
+            unit = (silu * x32).unflatten(-1, ctx.groups).mul_(inverse)
+            grad_weight += (grad * unit.flatten(-2)).sum(0)
+            grad_unit = (grad * scale).unflatten(-1, ctx.groups)
+            grad_gated = _backward_through_rms(grad_unit, unit, inverse).flatten(-2)
+            torch.mul(grad_gated, silu, out=grad_x[at])
+            # d silu(g) / dg = sigmoid(g) + silu(g) (1 - sigmoid(g))
+            slope = silu.neg_().mul_(sigmoid - 1).add_(sigmoid)
+            torch.mul(grad_gated.mul_(x32), slope, out=grad_gate[at])
+        return grad_x, grad_gate, grad_weight.to(weight.dtype), None, None

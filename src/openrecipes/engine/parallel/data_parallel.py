@@ -120,7 +120,14 @@ def buckets(model: nn.Module, mesh: Mesh) -> list[Bucket]:
     return [Bucket(named, axis) for (axis, _), named in groups.items()]
 
 
+_NORM_ELEMENTS = 2**20  # summed at a time: fp64 squares of a whole bucket would be twice its size
+
+
 def gradient_norm(owned: Iterable[Bucket], mesh: Mesh) -> float:
     """The L2 norm of the whole gradient, fp64; every element counted once, at its owner."""
-    squares = [torch.linalg.vector_norm(b.gradient, dtype=torch.float64) ** 2 for b in owned]
+    squares = [
+        torch.linalg.vector_norm(part, dtype=torch.float64) ** 2
+        for b in owned
+        for part in b.gradient.split(_NORM_ELEMENTS)
+    ]
     return float(sum_(torch.stack(squares).sum(0, keepdim=True), mesh.world).sqrt())
