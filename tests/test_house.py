@@ -125,3 +125,27 @@ def test_no_path_of_one_machine_is_tracked() -> None:
     ]
     # The scrubbing rules have to name what they scrub.
     assert [hit for hit in hits if not hit.startswith("src/openrecipes/publish")] == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (KeyboardInterrupt(), 4, "stopped"),
+        (OSError(28, "No space left on device", "rows.parquet"), 2, "rows.parquet"),
+    ],
+    ids=["ctrl-c", "full disk"],
+)
+def test_what_ends_a_command_from_outside_is_told_in_one_line(
+    raised: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def end(path: Path) -> None:
+        raise raised
+
+    monkeypatch.setattr("openrecipes.runs.record.RunRecord.open", end)
+    assert run(["measure", "demo-out/runs/candidate"]) == code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert told in line

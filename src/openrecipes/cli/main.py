@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
 
 from openrecipes import __version__
@@ -29,8 +30,20 @@ from openrecipes.cli import run as run_command
 from openrecipes.cli.output import print_json
 from openrecipes.errors import ExitCode, InputError
 
+_INTERRUPTED = 130  # typer's exit code for Ctrl-C
+
+
+class DataFirst(TyperGroup):
+    """Lists `rows` first: typer puts groups behind commands, but the path begins with data."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """The commands' names in the order of the help text."""
+        return sorted(super().list_commands(ctx), key=lambda name: name != "rows")
+
+
 app = typer.Typer(
     name="openrecipes",
+    cls=DataFirst,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -56,21 +69,25 @@ def openrecipes(
     """
 
 
-check.register(app)
-rows.register(app)
-run_command.register(app)
-train.register(app)
-review.register(app)
-site.register(app)
-measure.register(app)
-stack.register(app)
-model.register(app)
-publish.register(app)
-verify.register(app)
-lint_command.register(app)
-recipe_command.register(app)
-registry_command.register(app)
-doctor.register(app)
+# The order of the panels and of the commands in them: the order in which they are needed.
+for group in (
+    rows,
+    run_command,
+    train,
+    measure,
+    model,
+    stack,
+    doctor,
+    check,
+    verify,
+    review,
+    publish,
+    lint_command,
+    recipe_command,
+    site,
+    registry_command,
+):
+    group.register(app)
 
 
 def main() -> None:
@@ -83,9 +100,8 @@ def run(argv: list[str]) -> int:
     wants_json = "--json" in argv
     try:
         code = app(argv, standalone_mode=False)
-        return int(code) if isinstance(code, int) else ExitCode.DONE
     except Exit as exit_:
-        return exit_.exit_code
+        code = exit_.exit_code
     except InputError as error:
         return _fail(error, wants_json)
     except TyperException as error:
@@ -93,11 +109,25 @@ def run(argv: list[str]) -> int:
             InputError("see --help", found=error.format_message()), wants_json, error.exit_code
         )
     except (Abort, KeyboardInterrupt):
-        print("stopped", file=sys.stderr)
-        return ExitCode.STOPPED
+        code = _INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None  # the reader has left; nothing to flush
         return ExitCode.DONE
+    except OSError as error:  # a full disk, a folder without permission
+        return _fail(_system_fault(error), wants_json)
+    if code == _INTERRUPTED:
+        print("stopped", file=sys.stderr)
+        return ExitCode.STOPPED
+    return int(code) if isinstance(code, int) else ExitCode.DONE
+
+
+def _system_fault(error: OSError) -> InputError:
+    return InputError(
+        "free the place or choose another",
+        file=error.filename2 or error.filename,
+        found=error.strerror or error,
+        expected="a file that can be read or written",
+    )
 
 
 def _fail(error: InputError, wants_json: bool, code: int = ExitCode.USAGE) -> int:
