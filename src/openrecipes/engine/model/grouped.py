@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 
+def count(indices: Tensor, experts: int) -> Tensor:
+    """(E,) int64: how often each expert stands in ``indices``; bincount would make a GPU wait."""
+    flat = indices.flatten()
+    return flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
+
+
 @dataclass(frozen=True)
 class Order:
     """Slots (one per token and chosen expert) sorted by expert, then by token.
@@ -32,7 +38,7 @@ class Order:
         slots = flat.argsort(stable=True)
         places = torch.empty_like(slots)
         places[slots] = torch.arange(slots.numel(), device=slots.device)
-        counts = torch.bincount(flat, minlength=experts)
+        counts = count(indices, experts)
         return cls(slots // indices.shape[1], slots, places.view_as(indices), counts)
 
     def spread(self, tokens: Tensor) -> Tensor:
@@ -76,9 +82,11 @@ def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """Product of groups of tokens; ``ends`` (E,) int32 are the groups' ends, the last one N.
 
     (N, K) with (E, K, M) gives (N, M); (K, N) with (N, M) gives (E, K, M), one product per group.
-    torch's kernel wants rows that begin at multiples of 16 bytes; others are done group by group.
+    torch's kernel wants rows that begin at multiples of 16 bytes, and bf16 on a GPU; what it does
+    not take is done group by group.
     """
-    if not _aligned(a) or not _aligned(b):
+    taken = a.device.type == "cpu" or a.dtype == torch.bfloat16
+    if not (taken and _aligned(a) and _aligned(b)):
         cuts = ends[:-1].tolist()
         if b.dim() == 3:
             products = zip(a.tensor_split(cuts), b, strict=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Segments
-from openrecipes.engine.model.grouped import Order, expert_ffn, squared_relu
+from openrecipes.engine.model.grouped import Order, count, expert_ffn, squared_relu
 
 
 class MLP(nn.Module):
@@ -137,9 +137,7 @@ class MoE(nn.Module):
     def forward(self, hidden: Tensor, segments: Segments | None = None) -> Tensor:
         """(T, hidden) to (T, hidden)."""
         indices, weights = self.gate(hidden)
-        self.tokens_per_expert = torch.bincount(
-            indices.flatten(), minlength=self.gate.weight.shape[0]
-        )
+        self.tokens_per_expert = count(indices, self.gate.weight.shape[0])
         # First: where this layer is recomputed, nothing after the experts' outputs is needed then.
         shared = self.shared_experts(hidden)
         routed = self.experts(self.fc1_latent_proj(hidden), indices, weights)
