@@ -7,7 +7,7 @@
 A small model is trained for ten steps in fp32 at a constant learning rate of 1e-4, with random
 router weights and correction bias, in each layout, with every recompute, with rows of one length
 and of several. Losses must agree within 1e-6, gradient norms within 1e-5, and at step 0 each
-parameter's gradient within 1e-5. Rows on which a token is within 1e-6 of another choice of experts
+parameter's gradient within 1e-5. Rows on which a token is within 5e-6 of another choice of experts
 are replaced, since rounding would decide there. One world of each size runs all its layouts. Exit
 code 1 where a layout is farther away.
 """
@@ -31,7 +31,7 @@ from tests.engine.parallel.trial import Outcome, Run, alone, layout, train
 from tests.engine.step.gang import Gang
 
 Case = tuple[str, str, str, Run]
-MARGIN = 1e-6
+MARGIN = 5e-6
 
 
 def matrix() -> Iterator[Case]:

@@ -24,8 +24,6 @@ LAYOUTS: dict[str, tuple[Layout, str]] = {
     "CP2 EP2": (layout(cp=2, ep=2), "moe"),
     "PP2": (layout(pp=2), "moe"),
     "PP2 VPP3": (layout(pp=2, vpp=3), "moe"),
-    "PP2": (layout(pp=2), "moe"),
-    "PP2 VPP3": (layout(pp=2, vpp=3), "moe"),
     # four processes
     "TP2 DP2 EP4 ETP1": (layout(tp=2, dp=2, ep=4, **SP), "moe"),
     "TP2 DP2 EP2": (layout(tp=2, dp=2, ep=2, etp=2, **SP), "moe"),
@@ -43,10 +41,6 @@ LAYOUTS: dict[str, tuple[Layout, str]] = {
     "PP2 ETP2": (layout(pp=2, dp=2, etp=2), "moe"),
     "PP2 VPP3 EP2": (layout(pp=2, vpp=3, dp=2, ep=2), "moe"),
     "PP4": (layout(pp=4, layer_split=(2, 1, 1, 2)), "moe"),
-    "TP2 PP2": (layout(tp=2, pp=2, etp=2, **SP), "moe"),
-    "PP2 EP2": (layout(pp=2, dp=2, ep=2), "moe"),
-    "PP2 VPP3 EP2": (layout(pp=2, vpp=3, dp=2, ep=2), "moe"),
-    "CP2 PP2": (layout(pp=2, cp=2), "moe"),
 }
 
 RECOMPUTES: dict[str, Recompute | None] = {
