@@ -46,7 +46,12 @@ def test_what_is_no_json_says_where(content: bytes, told: str, tmp_path: Path) -
 
 
 def test_missing_directory_and_size(tmp_path: Path) -> None:
-    for path, limit in ((tmp_path / "none", None), (tmp_path, None), (Path(__file__), 10)):
+    for path, limit in (
+        (tmp_path / "none", 10),
+        (tmp_path, 10),
+        (Path(__file__), 10),
+        (Path("/dev/zero"), 10),
+    ):
         with pytest.raises(InputError):
             read_text(path, limit)
 

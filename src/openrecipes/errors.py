@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class InputError(Exception):
         return {
             "file": self.file,
             "field": self.field,
-            "found": self.found,
+            "found": _plain(self.found),
             "expected": self.expected,
             "action": self.action,
         }
@@ -63,6 +64,19 @@ class InputError(Exception):
             facts.append(f"expected {one_line(self.expected)}")
         told = ", ".join(facts)
         return " - ".join(part for part in (place, told, one_line(self.action)) if part)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: what is not finite or not JSON's own becomes text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)
 
 
 def one_line(value: Any, limit: int = 300) -> str:

@@ -59,23 +59,31 @@ def write_json(target: Path, document: Any) -> None:
     write_text(target, text + "\n")
 
 
-def read_text(path: Path, limit: int | None = None) -> str:
+#: The most bytes that are read of a text file where the caller sets no limit.
+LARGEST_TEXT = 256 * 2**20
+
+
+def read_text(path: Path, limit: int = LARGEST_TEXT) -> str:
     """Read a UTF-8 text file.
 
     Args:
         path: the file.
-        limit: the most bytes that are read; a larger file is refused.
+        limit: the most bytes that are read; a larger file, or a device without end, is refused.
 
     Raises:
         InputError: missing, not a file, unreadable, too large, or not UTF-8.
     """
     try:
-        size = path.stat().st_size
-        if limit is not None and size > limit:
+        with path.open("rb") as stream:
+            content = stream.read(limit + 1)
+        if len(content) > limit:
             raise InputError(
-                "give a smaller file", file=path, found=f"{size} bytes", expected=f"<= {limit}"
+                "give a smaller file",
+                file=path,
+                found=f"more than {limit:,} bytes",
+                expected=f"at most {limit:,} bytes",
             )
-        return path.read_bytes().decode("utf-8")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise InputError("check the path", file=path, found="no such file") from None
     except IsADirectoryError:
@@ -91,7 +99,7 @@ def read_text(path: Path, limit: int | None = None) -> str:
         ) from None
 
 
-def read_json(path: Path, limit: int | None = None) -> Any:
+def read_json(path: Path, limit: int = LARGEST_TEXT) -> Any:
     """Read a JSON file; raises InputError with the line of a fault."""
     try:
         return json.loads(read_text(path, limit))

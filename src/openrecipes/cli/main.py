@@ -28,6 +28,7 @@ from openrecipes.cli import recipe as recipe_command
 from openrecipes.cli import registry as registry_command
 from openrecipes.cli import run as run_command
 from openrecipes.cli.output import print_json
+from openrecipes.cli.usage import usage_error
 from openrecipes.errors import ExitCode, InputError
 
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C
@@ -99,15 +100,13 @@ def run(argv: list[str]) -> int:
     """Run one command and return its exit code."""
     wants_json = "--json" in argv
     try:
-        code = app(argv, standalone_mode=False)
+        code = app(argv, prog_name="openrecipes", standalone_mode=False)
     except Exit as exit_:
         code = exit_.exit_code
     except InputError as error:
         return _fail(error, wants_json)
     except TyperException as error:
-        return _fail(
-            InputError("see --help", found=error.format_message()), wants_json, error.exit_code
-        )
+        return _fail(usage_error(error), wants_json, error.exit_code)
     except (Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     except BrokenPipeError:
