@@ -68,12 +68,14 @@ def read_text(path: Path, limit: int = LARGEST_TEXT) -> str:
 
     Args:
         path: the file.
-        limit: the most bytes that are read; a larger file, or a device without end, is refused.
+        limit: the most bytes that are read; a larger file is refused.
 
     Raises:
         InputError: missing, not a file, unreadable, too large, or not UTF-8.
     """
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise InputError("give a regular file", file=path, found="a device or a pipe")
         with path.open("rb") as stream:
             content = stream.read(limit + 1)
         if len(content) > limit:
