@@ -61,6 +61,15 @@ def wait_for_steps(output: Path, count: int, process: subprocess.Popen[str]) -> 
     raise AssertionError(f"no {count} steps: {process.communicate(timeout=30)}")
 
 
+def one_step(shared: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A run of one process and one step."""
+    return openrecipes(
+        *("train", "--model-config", shared / "config.json", "--output", output, "--lr", "1e-3"),
+        *("--prompt-data", shared / "rows.parquet", "--global-batch-size", "8"),
+        *("--train-iters", "1", *more),
+    )
+
+
 @pytest.fixture
 def long_run(shared: Path, tmp_path: Path, started: Start) -> tuple[subprocess.Popen[str], Path]:
     """A run of two ranks that would take hours, past its third step."""
@@ -154,13 +163,36 @@ def test_a_stop_closes_the_record(
     assert len(record.steps()) >= 3
 
 
-def test_ranks_do_not_outlive_a_launcher_that_is_killed(
-    long_run: tuple[subprocess.Popen[str], Path],
+def test_a_launcher_that_is_killed_leaves_no_rank_and_a_closed_record(
+    long_run: tuple[subprocess.Popen[str], Path], shared: Path
 ) -> None:
-    process, _ = long_run
+    process, output = long_run
     ranks = children(process.pid)
     process.kill()
     assert gone(ranks)
+    record = RunRecord.open(output)
+    failure = record.manifest.failure
+    assert record.manifest.state == "failed" and record.manifest.times.finished
+    assert failure is not None and (failure.kind, failure.phase) == ("crash", "launcher")
+    assert len(record.steps()) >= 3
+    again = one_step(shared, output, "--force")
+    assert again.returncode == 0, again.stderr
+    assert [step.step for step in RunRecord.open(output).steps()] == [0]
+
+
+def test_a_run_that_goes_on_is_not_replaced(
+    long_run: tuple[subprocess.Popen[str], Path], shared: Path
+) -> None:
+    process, output = long_run
+    before = RunRecord.open(output).manifest.id
+    second = one_step(shared, output, "--force")
+    assert second.returncode == 2
+    assert "a run that still goes on" in second.stderr and second.stderr.count("\n") == 1
+    assert process.poll() is None
+    record = RunRecord.open(output)
+    assert record.manifest.id == before and record.manifest.state == "running"
+    numbers = [step.step for step in record.lines()]
+    assert numbers == list(range(len(numbers)))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(shared: Path, tmp_path: Path) -> None:

@@ -2,6 +2,12 @@
 
 import json
 import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,11 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openrecipes.errors import InputError
+from openrecipes.runs.lock import RecordLock
 from openrecipes.runs.record import (
     MANIFEST,
     STEPS,
     Failure,
     Manifest,
+    RecordTaken,
     RunRecord,
     RunWriter,
     Step,
@@ -225,9 +233,61 @@ def test_an_existing_run_is_replaced_only_by_force(writer: RunWriter) -> None:
     with pytest.raises(InputError, match="exists already"):
         RunWriter.create(writer.path, manifest())
     assert len(read(writer).steps()) == 1
+    writer.close()
     RunWriter.create(writer.path, manifest(), force=True)
     assert read(writer).steps() == []
     assert (writer.path / "mine.txt").read_text() == "kept"
+
+
+def test_a_record_that_is_being_written_is_not_replaced(writer: RunWriter) -> None:
+    writer.append(step(0))
+    with pytest.raises(InputError, match="a run that still goes on"):
+        RunWriter.create(writer.path, manifest(), force=True)
+    assert len(read(writer).steps()) == 1
+
+
+def test_a_lock_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    """However it ends, and not before the process that inherited it."""
+    record = tmp_path / "run"
+    record.mkdir()
+    hold = (
+        "import os, sys, subprocess, pathlib\n"
+        "from openrecipes.runs.lock import RecordLock\n"
+        "lock = RecordLock(pathlib.Path(sys.argv[1]))\n"
+        "heir = subprocess.Popen(['sleep', '60'], pass_fds=(lock.descriptor,))\n"
+        "print(heir.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", hold, str(record)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        heir = int(holder.stdout.readline())
+        holder.kill()
+    with pytest.raises(InputError, match="a run that still goes on"):
+        RecordLock(record)
+    os.kill(heir, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            RecordLock(record).release()
+            return
+        except InputError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_writer_stops_when_another_run_has_its_directory(writer: RunWriter) -> None:
+    shutil.rmtree(writer.path)
+    other = RunWriter.create(writer.path, Manifest(id="other", engine="native", launcher="local"))
+    for write in (
+        lambda: writer.append(step(0)),
+        lambda: writer.update(state="done"),
+        lambda: RunWriter.open(writer.path, writer.manifest.id),
+    ):
+        with pytest.raises(RecordTaken, match="other, another run"):
+            write()
+    assert read(other).steps() == [] and read(other).manifest.state == "running"
 
 
 def test_a_directory_that_is_no_run_record_is_told(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -21,8 +22,15 @@ from openrecipes.engine.parallel.world import World, join
 from openrecipes.engine.recording import RankFailure, close, mark, new_manifest
 from openrecipes.engine.train import Rank
 from openrecipes.errors import ExitCode, InputError
-from openrecipes.runs.record import RUN_ID_VARIABLE, Failure, RunWriter, utc_now
+from openrecipes.runs.record import (
+    RUN_ID_VARIABLE,
+    Failure,
+    RecordTaken,
+    RunWriter,
+    utc_now,
+)
 
+_AFTER_RANK_0_S = 1.0  # a rank that goes first would make rank 0 fail before it has closed
 #: Set by a launcher that holds the other end of this process' standard input: at its end, end.
 WATCH_STDIN = "OPENRECIPES_WATCH_STDIN"
 
@@ -37,14 +45,15 @@ def work(job: Job, output: Path, argv: Sequence[str], *, force: bool = False) ->
         InputError: rows or weights that turn out to be wrong; the record is closed as failed.
     """
     keep_freed_memory()
-    prepared = RUN_ID_VARIABLE in os.environ
+    prepared = os.environ.get(RUN_ID_VARIABLE)
     if os.environ.get(WATCH_STDIN):
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        record = output if prepared and os.environ.get("RANK") == "0" else None
+        threading.Thread(target=_end_with_launcher, args=(record, prepared), daemon=True).start()
     with join(job.settings.timeout_minutes) as world:
         writer = None
         if world.rank == 0:
             writer = (
-                RunWriter.open(output)
+                RunWriter.open(output, prepared)
                 if prepared
                 else RunWriter.create(
                     output, new_manifest(job, launcher="local", argv=argv), force=force
@@ -69,6 +78,8 @@ def _attempt(rank: Rank, world: World, output: Path) -> tuple[ExitCode, InputErr
         code = rank.run()
     except KeyboardInterrupt:
         return ExitCode.STOPPED, None
+    except RecordTaken as error:  # the logs are another run's, too
+        return ExitCode.USAGE, error
     except InputError as error:
         code, fault = ExitCode.USAGE, error
         rank.failure = _failure(rank, world, "crash", str(error))
@@ -133,8 +144,22 @@ def _stop_on_signals(rank: Rank) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_with_stdin() -> None:
-    """End this process when the launcher's end of the pipe closes: it has died."""
+def _end_with_launcher(record: Path | None, run_id: str | None) -> None:
+    """End this process when the launcher's end of the pipe closes: it has died.
+
+    Args:
+        record: the record that the launcher can no longer close; None where another rank does it.
+        run_id: the run that it must belong to.
+    """
     while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
         pass
+    if record:
+        message = "the launcher was killed; the ranks ended with it"
+        failure = Failure(
+            kind="crash", phase="launcher", node=socket.gethostname(), message=message
+        )
+        with suppress(InputError, OSError):
+            close(RunWriter.open(record, run_id), "failed", failure)
+    else:
+        time.sleep(_AFTER_RANK_0_S)
     os._exit(ExitCode.STOPPED)

@@ -19,7 +19,7 @@ from openrecipes.errors import ExitCode
 from openrecipes.flags.parse import render_argv
 from openrecipes.launch.processes import Ranks, threads_per_rank
 from openrecipes.launch.progress import Progress
-from openrecipes.runs.record import RUN_ID_VARIABLE, Failure, RunWriter
+from openrecipes.runs.record import RUN_ID_VARIABLE, Failure, RecordTaken, RunWriter
 
 _POLL_S = 0.1
 _LAST_WORDS_S = 2.0  # for the others to notice that a rank has gone
@@ -53,7 +53,7 @@ def run_local(
         DONE, NEGATIVE (failed), USAGE (a rank found wrong input) or STOPPED.
 
     Raises:
-        InputError: ``output`` exists.
+        InputError: ``output`` exists, or a run that still goes on writes there.
     """
     environ = rank_environment(job.world_size, env)
     manifest = new_manifest(job, launcher="local", argv=argv, model=model, environ=environ)
@@ -66,6 +66,7 @@ def run_local(
                 job.world_size,
                 output / "logs",
                 {**environ, RUN_ID_VARIABLE: manifest.id},
+                writer.lock,
             )
             progress = Progress(output, job.settings.steps, console)
             try:
@@ -73,10 +74,14 @@ def run_local(
             finally:
                 ranks.kill()
                 progress.close()
-            return _close(output, ranks, stop, console)
+            return _close(RunWriter.open(output, manifest.id), ranks, stop, console)
+    except RecordTaken:
+        raise
     except BaseException as error:
         close(writer, "failed", Failure(kind="crash", phase="launch", message=repr(error)))
         raise
+    finally:
+        writer.close()
 
 
 def rank_words(job: Job, output: Path) -> list[str]:
@@ -136,10 +141,9 @@ def _watch(ranks: Ranks, stop: _Stop, progress: Progress) -> None:
         time.sleep(_POLL_S)
 
 
-def _close(output: Path, ranks: Ranks, stop: _Stop, console: Console) -> ExitCode:
+def _close(writer: RunWriter, ranks: Ranks, stop: _Stop, console: Console) -> ExitCode:
     """Write the record's end from how the ranks ended, and say what went wrong."""
-    writer = RunWriter.open(output)
-    codes = ranks.poll()
+    output, codes = writer.path, ranks.poll()
     if all(code == ExitCode.DONE for code in codes):
         close(writer, "done")
         return ExitCode.DONE

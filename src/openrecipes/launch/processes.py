@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from openrecipes.runs.lock import RecordLock
+
 #: Names that the engine's rank reads; see ``engine.worker`` and ``engine.parallel.world``.
 WATCH_STDIN = "OPENRECIPES_WATCH_STDIN"
 STORE_SOCKET = "OPENRECIPES_STORE_SOCKET"
@@ -28,10 +30,17 @@ class Ranks:
         count: ranks.
         logs: directory of the logs.
         environ: environment of the ranks, before what is theirs alone.
+        lock: the record's; rank 0 holds it, too, so that it is held as long as one of the two
+            may write.
     """
 
     def __init__(
-        self, words: Sequence[str], count: int, logs: Path, environ: Mapping[str, str]
+        self,
+        words: Sequence[str],
+        count: int,
+        logs: Path,
+        environ: Mapping[str, str],
+        lock: RecordLock | None = None,
     ) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.order_of_death: list[int] = []
@@ -47,6 +56,7 @@ class Ranks:
                 "MASTER_PORT": str(store.getsockname()[1]),
                 WATCH_STDIN: "1",
             }
+            handed = (store.fileno(), *([lock.descriptor] if lock else []))
             try:
                 for rank in range(count):
                     log = opened.enter_context((logs / f"rank-{rank}.log").open("wb"))
@@ -60,7 +70,7 @@ class Ranks:
                             stdin=subprocess.PIPE,
                             stdout=log,
                             stderr=subprocess.STDOUT,
-                            pass_fds=(store.fileno(),) if rank == 0 else (),
+                            pass_fds=handed if rank == 0 else (),
                             start_new_session=True,
                         )
                     )

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from openrecipes.errors import InputError
 from openrecipes.files import read_json, write_json
+from openrecipes.runs.lock import LOCK, RecordLock
 from openrecipes.runs.manifest import (
     RUN_VERSION,
     Checkpoint,
@@ -48,6 +49,7 @@ __all__ = [
     "Machine",
     "Manifest",
     "ModelPart",
+    "RecordTaken",
     "RowsPart",
     "RunRecord",
     "RunWriter",
@@ -139,16 +141,36 @@ class RunRecord:
         return frozenset(s.step for s in self.steps() if first[s.attempt] == s.step)
 
 
-class RunWriter:
-    """A run record opened for writing, by the launcher or by rank 0."""
+class RecordTaken(InputError):
+    """The directory holds another run's record by now; this run has nowhere to write."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, found: str, expected: str) -> None:
+        super().__init__(
+            "give each run an --output of its own",
+            file=path / MANIFEST,
+            field="id",
+            found=f"{found}, another run",
+            expected=expected,
+        )
+
+
+class RunWriter:
+    """A run record opened for writing, by the launcher or by rank 0.
+
+    Attributes:
+        path: the record's directory.
+        manifest: the manifest as last written or read here.
+        lock: held by the writer that created the record; None in one that opened it.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, lock: RecordLock | None = None) -> None:
         self.path = path
         self.manifest = manifest
+        self.lock = lock
 
     @classmethod
     def create(cls, path: str | Path, manifest: Manifest, force: bool = False) -> RunWriter:
-        """Begin a record in ``path``.
+        """Begin a record in ``path`` and hold it until :meth:`close`.
 
         Args:
             path: a directory that is new or empty.
@@ -156,23 +178,25 @@ class RunWriter:
             force: replace an earlier record there (its own files only).
 
         Raises:
-            InputError: the directory is not empty and ``force`` is not given.
+            InputError: the directory is not empty and ``force`` is not given, or a run that still
+                goes on holds it.
         """
         path = Path(path)
         if path.is_file():
             raise InputError("give a directory", file=path, field="--output", found="a file")
-        if path.is_dir() and any(path.iterdir()):
-            if not force:
-                raise InputError(
-                    "choose another --output, or pass --force to replace the run",
-                    file=path,
-                    field="--output",
-                    found="exists already",
-                    expected="a new or empty directory",
-                )
-            _remove_record(path)
+        if not force and path.is_dir() and any(part.name != LOCK for part in path.iterdir()):
+            raise InputError(
+                "choose another --output, or pass --force to replace the run",
+                file=path,
+                field="--output",
+                found="exists already",
+                expected="a new or empty directory",
+            )
         try:
-            (path / "logs").mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            lock = RecordLock(path)
+            _remove_record(path)
+            (path / "logs").mkdir()
             (path / STEPS).touch()
         except OSError as error:
             raise InputError(
@@ -181,34 +205,65 @@ class RunWriter:
                 field="--output",
                 found=error.strerror,
             ) from None
-        writer = cls(path, manifest)
+        writer = cls(path, manifest, lock)
         writer._save()
         return writer
 
     @classmethod
-    def open(cls, path: str | Path) -> RunWriter:
-        """Go on with the record in ``path``; a cut last line of its steps is dropped."""
+    def open(cls, path: str | Path, run_id: str | None = None) -> RunWriter:
+        """Go on with the record in ``path``; a cut last line of its steps is dropped.
+
+        Args:
+            path: the record's directory.
+            run_id: the run that it must belong to; None takes any.
+
+        Raises:
+            RecordTaken: it belongs to another run.
+            InputError: there is no record.
+        """
         record = RunRecord.open(path)
+        if run_id is not None and record.manifest.id != run_id:
+            raise RecordTaken(record.path, record.manifest.id, run_id)
         _drop_cut_line(record.path / STEPS)
         return cls(record.path, record.manifest)
+
+    def close(self) -> None:
+        """Let another run have the directory."""
+        if self.lock:
+            self.lock.release()
 
     def update(self, **fields: Any) -> None:
         """Set fields of the manifest and rewrite it atomically.
 
         A field that is an object takes a model or a dict; the whole object is replaced. Fields that
         another process has set meanwhile are kept: launcher and rank 0 write in turns.
+
+        Raises:
+            RecordTaken: another run has taken the directory.
         """
-        there = RunRecord.open(self.path).manifest
+        there = self._own()
         self.manifest = Manifest.model_validate({**there.model_dump(), **_plain(fields)})
         self._save()
 
     def append(self, step: Step) -> None:
-        """Append one line to ``steps.jsonl`` and flush it to the disk."""
+        """Append one line to ``steps.jsonl`` and flush it to the disk.
+
+        Raises:
+            RecordTaken: another run has taken the directory.
+        """
+        self._own()
         text = json.dumps(step.model_dump(mode="json"), allow_nan=False)
         with (self.path / STEPS).open("a", encoding="utf-8") as stream:
             stream.write(text + "\n")
             stream.flush()
             os.fsync(stream.fileno())
+
+    def _own(self) -> Manifest:
+        """The manifest on disk, which must be this run's."""
+        there = RunRecord.open(self.path).manifest
+        if there.id != self.manifest.id:
+            raise RecordTaken(self.path, there.id, self.manifest.id)
+        return there
 
     def _save(self) -> None:
         write_json(self.path / MANIFEST, without_nan(self.manifest.model_dump(mode="json")))
