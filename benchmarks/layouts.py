@@ -18,7 +18,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,11 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.engine.parallel.compare import GRADIENT, LOSS, NORM, Distance, distance
 from tests.engine.parallel.matrix import LAYOUTS, RECOMPUTES, SHAPES, run_of
-from tests.engine.parallel.trial import Outcome, Run, alone, layout, train
+from tests.engine.parallel.trial import Run, alone, layout, train, without_ties
 from tests.engine.step.gang import Gang
 
 Case = tuple[str, str, str, Run]
-MARGIN = 5e-6
 
 
 def matrix() -> Iterator[Case]:
@@ -50,15 +49,6 @@ def shapes() -> Iterator[Case]:
             run = run_of(chosen, model, recompute, ragged=ragged, rows=rows)
             batch = 2 * rows * chosen.dp
             yield name, recompute, "ragged" if ragged else "even", replace(run, batch=batch)
-
-
-def without_ties(run: Run, one_process: Callable[[Run], Outcome]) -> Run:
-    """The run on rows where no token is so near two choices of experts that rounding decides."""
-    for seed in range(3, 20):
-        seeded = replace(run, seed=seed)
-        if one_process(alone(seeded)).margin > MARGIN:
-            return seeded
-    raise RuntimeError("no rows without ties")
 
 
 def tell(name: str, ranks: int, recompute: str, rows: str, apart: Distance, seconds: float) -> None:

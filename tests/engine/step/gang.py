@@ -41,8 +41,9 @@ class Gang:
 
     def close(self) -> None:
         """End the processes."""
-        for process, pipe in self._members:
+        for _, pipe in self._members:
             pipe.close()
+        for process, _ in self._members:
             process.join(10)
             if process.is_alive():
                 process.kill()

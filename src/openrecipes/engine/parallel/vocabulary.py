@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openrecipes.engine.batch import IGNORE
-from openrecipes.engine.loss import CHUNK_ELEMENTS
+from openrecipes.engine.loss import chunk_rows
 from openrecipes.engine.model import Head, NemotronH
 from openrecipes.engine.parallel.collectives import gather, highest_, sum_
 from openrecipes.engine.parallel.mesh import Axis, Mesh
@@ -73,9 +73,6 @@ class SharedHead(Head):
         targets = own_stretch(targets, self.mesh.cp)
         if self.mesh.tp.size == 1:
             return super().forward(hidden, targets)
-        counted = (targets != IGNORE).nonzero().squeeze(-1)
-        if counted.numel() < targets.numel():
-            hidden, targets = hidden[counted], targets[counted]
         return _CrossEntropy.apply(hidden, self.weight, targets, self.mesh.tp)
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -104,10 +101,12 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, axis: Axis) -> Tensor:
         train = any(ctx.needs_input_grad[:2])
+        ctx.tokens, ctx.counted = hidden.shape[0], (targets != IGNORE).nonzero().squeeze(-1)
+        hidden, targets = hidden.index_select(0, ctx.counted), targets[ctx.counted]
         grad_hidden = torch.empty_like(hidden) if train else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if train else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        rows = chunk_rows(weight)
         for start in range(0, hidden.shape[0], rows):
             part = hidden[start : start + rows]
             target, held = _own_words(targets[start : start + rows], weight, axis)
@@ -133,9 +132,6 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         grad_hidden, grad_weight = ctx.grads
         del ctx.grads
-        return (
-            grad_hidden.mul_(grads[0]),
-            grad_weight.mul_(grads[0]).to(ctx.weight_dtype),
-            None,
-            None,
-        )
+        whole = grad_hidden.new_zeros(ctx.tokens, grad_hidden.shape[1])
+        whole.index_copy_(0, ctx.counted, grad_hidden.mul_(grads[0]))
+        return whole, grad_weight.mul_(grads[0]).to(ctx.weight_dtype), None, None
