@@ -46,15 +46,12 @@ def test_what_is_no_json_says_where(content: bytes, told: str, tmp_path: Path) -
     assert str(path) in str(error.value)
 
 
-def test_missing_directory_and_size(tmp_path: Path) -> None:
-    for path, limit in (
-        (tmp_path / "none", 10),
-        (tmp_path, 10),
-        (Path(__file__), 10),
-        (Path("/dev/zero"), 10),
-    ):
+def test_what_cannot_be_read_whole_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path / "none", tmp_path, Path(__file__), Path("/dev/zero")):
         with pytest.raises(InputError):
-            read_text(path, limit)
+            read_text(path, limit=10)
 
 
 def test_an_existing_output_is_kept_unless_forced(tmp_path: Path) -> None:
