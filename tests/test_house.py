@@ -149,3 +149,14 @@ def test_what_ends_a_command_from_outside_is_told_in_one_line(
     assert run(["measure", "demo-out/runs/candidate"]) == code
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert told in line
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demo").rglob("*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    dead = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert not dead
