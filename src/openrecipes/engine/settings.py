@@ -13,6 +13,9 @@ from openrecipes.errors import InputError
 from openrecipes.flags.table import Value
 from openrecipes.layouts.layout import Layout
 
+#: Numbers that machines count with, and a year: a collective that waits longer has failed.
+_LARGEST, _LONGEST_MINUTES = 2**63 - 1, 366 * 24 * 60
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -102,7 +105,7 @@ class Settings:
             eval_interval=interval,
             export_hf=read.path("export-hf"),
             probe_steps=_probe_steps(flags, steps),
-            timeout_minutes=read.whole("distributed-timeout-minutes"),
+            timeout_minutes=read.whole("distributed-timeout-minutes", most=_LONGEST_MINUTES),
         )
 
     def cutting(self, layout: Layout) -> Cutting:
@@ -181,7 +184,7 @@ def _probe_steps(flags: Mapping[str, Value], steps: int) -> frozenset[int]:
     if text is None:
         return frozenset()
     try:
-        chosen = frozenset(int(part) for part in str(text).split(","))
+        chosen = frozenset(int(part) if part.isascii() else -1 for part in str(text).split(","))
     except ValueError:
         chosen = frozenset({-1})
     if min(chosen) < 0 or max(chosen) >= steps:
@@ -195,11 +198,13 @@ class _Reader:
     def __init__(self, flags: Mapping[str, Value]) -> None:
         self.flags = flags
 
-    def whole(self, name: str, least: int = 1) -> int:
-        """A whole number of at least ``least``."""
+    def whole(self, name: str, least: int = 1, most: int = _LARGEST) -> int:
+        """A whole number of ``least`` to ``most``."""
         value = self.flags.get(name)
         if not isinstance(value, int) or value < least:
             raise _fault(name, value, f"a whole number >= {least}")
+        if value > most:
+            raise _fault(name, value, f"a whole number <= {most}")
         return value
 
     def maybe_whole(self, name: str, least: int = 1) -> int | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from openrecipes.errors import InputError
 from openrecipes.flags.table import Flag, Value, spellings, table
+
+#: Numbers as programs write them: Python alone would also take ``１２``, ``1_000`` and blanks.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def parse_argv(argv: Sequence[str]) -> dict[str, Value]:
@@ -107,14 +112,21 @@ def _convert(type_: str, value: object) -> Value:
     if type_ == "int":
         if isinstance(value, float):
             raise TypeError
-        return int(str(value))
+        return int(_written(_WHOLE, value))
     if type_ == "float":
-        number = float(str(value))
+        number = float(_written(_REAL, value))
         if not math.isfinite(number):
             raise ValueError
         return number
     text = str(value)
     if not text:
+        raise ValueError
+    return text
+
+
+def _written(pattern: re.Pattern[str], value: object) -> str:
+    text = str(value)
+    if not pattern.fullmatch(text):
         raise ValueError
     return text
 
