@@ -57,11 +57,11 @@ def test_the_recipes_flags_are_the_runs(candidate: Path, reference: Path, output
     run = manifest_of("x", ep=2, max_tokens=2048).flags
     flags = recipe_flags(done.recipe)
     for name, value in flags.items():
-        if name not in ("model-config", "prompt-data", "bf16"):
+        if name not in ("model-config", "prompt-data", "output", "bf16"):
             assert run[name] == value, name
     assert flags["model-config"] == "$MODEL_CONFIG"
     assert flags["lr"] == 2e-3 and flags["train-iters"] == 20
-    assert set(done.recipe.inputs or {}) == {"MODEL_CONFIG", "SFT_DATA"}
+    assert set(done.recipe.inputs or {}) == {"MODEL_CONFIG", "SFT_DATA", "RUN"}
 
 
 def test_places_on_one_machine_are_no_part_of_the_environment(

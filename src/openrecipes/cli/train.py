@@ -20,9 +20,18 @@ def register(app: typer.Typer) -> None:
     )(train)
 
 
+def _place(text: str) -> Path:
+    """A path; not the working directory, which an unset shell variable would come to."""
+    if not text:
+        raise typer.BadParameter("an empty name; is a variable of the command not set?")
+    return Path(text)
+
+
 def train(
     context: typer.Context,
-    output: Annotated[Path, typer.Option(help="Directory of the run record.")],
+    output: Annotated[
+        Path, typer.Option(parser=_place, metavar="PATH", help="Directory of the run record.")
+    ],
     nproc_per_node: Annotated[
         int | None, typer.Option(min=1, help="Processes to start on this machine.")
     ] = None,

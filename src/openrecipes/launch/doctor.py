@@ -22,7 +22,7 @@ from openrecipes.errors import InputError
 from openrecipes.files import read_json, sha256_file
 from openrecipes.flags.shell import references
 from openrecipes.hardware.catalogue import CPU, gpu
-from openrecipes.recipe.flags import recipe_arguments
+from openrecipes.recipe.flags import RUN_VARIABLE, recipe_arguments
 from openrecipes.recipe.schema import Recipe
 from openrecipes.runs.stack import nics, nvidia_smi
 
@@ -305,15 +305,19 @@ def _inputs(facts: Facts, recipe: Recipe) -> Iterator[Check]:
 
 
 def _variables(recipe: Recipe) -> dict[str, str]:
-    """The recipe's inputs; where it lists none, the variables that its command looks up."""
+    """The recipe's inputs; where it lists none, the variables that its command looks up.
+
+    Without the run's own place, which `openrecipes run` gives and which is not there yet.
+    """
     if recipe.inputs is not None:
-        return dict(recipe.inputs)
+        return {name: text for name, text in recipe.inputs.items() if name != RUN_VARIABLE}
     env = recipe.env or {}
     texts = [*env.values()]
     for value in recipe_arguments(recipe).values():
         texts += value if isinstance(value, list) else [value] if isinstance(value, str) else []
     names = dict.fromkeys(name for text in texts for name in references(text))
-    return {name: "a path that the command needs" for name in names if name not in env}
+    known = {*env, RUN_VARIABLE}
+    return {name: "a path that the command needs" for name in names if name not in known}
 
 
 def _content(name: str, path: Path, meaning: str, recipe: Recipe) -> Check:

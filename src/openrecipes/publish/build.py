@@ -14,7 +14,7 @@ from openrecipes.layouts.describe import described
 from openrecipes.layouts.layout import Layout
 from openrecipes.publish.correctness import correctness
 from openrecipes.publish.options import Options
-from openrecipes.recipe.flags import as_text, decided_flags
+from openrecipes.recipe.flags import RUN_MEANING, RUN_VARIABLE, as_text, decided_flags
 from openrecipes.recipe.render import render_run
 from openrecipes.recipe.schema import Recipe
 from openrecipes.recipe.stack import Stack
@@ -243,6 +243,8 @@ def _inputs(manifest: Manifest, env: Mapping[str, str]) -> dict[str, str]:
     """The shell variables of the command, each with a sentence."""
     used = [name for name in manifest.flags if name in INPUTS and manifest.flags[name]]
     inputs = dict(INPUTS[name] for name in used)
+    if manifest.engine == "native":
+        inputs[RUN_VARIABLE] = RUN_MEANING
     for value in env.values():
         for name in references(value):
             if name not in env:

@@ -19,6 +19,10 @@ from openrecipes.recipe.stack import Engine
 #: What miles' model script gives already, so that a recipe's command does not repeat it.
 _MODEL_SCRIPT: dict[str, str] = {"moe-token-dispatcher-type": "alltoall"}
 
+#: Shell variable that a native command names its run record by; `openrecipes run` gives its own.
+RUN_VARIABLE = "RUN"
+RUN_MEANING = "new folder for the record of the run"
+
 #: Flags that fields outside the layout decide.
 _FIELD_FLAGS = frozenset(
     {"global-batch-size", "actor-num-nodes", "actor-num-gpus-per-node", "num-gpus-per-node"}
@@ -53,6 +57,8 @@ def recipe_arguments(recipe: Recipe, engine: Engine | None = None) -> dict[str, 
     }
     if engine == "miles":
         arguments.setdefault("rollout-batch-size", str(recipe.workload.global_batch))
+    if engine == "native":
+        arguments.setdefault("output", f"${RUN_VARIABLE}")
     for name, value in fields.items():
         if name not in arguments or not _same(name, arguments[name], value):
             arguments[name] = as_text(value)

@@ -18,7 +18,15 @@ from openrecipes.layouts.describe import described
 from openrecipes.layouts.layout import Layout
 from openrecipes.recipe import document, yaml
 from openrecipes.recipe.document import Document
-from openrecipes.recipe.flags import field_flags, left_open, own_arguments, typed_value
+from openrecipes.recipe.flags import (
+    RUN_MEANING,
+    RUN_VARIABLE,
+    field_flags,
+    left_open,
+    own_arguments,
+    recipe_arguments,
+    typed_value,
+)
 from openrecipes.recipe.model import nemotron_config
 from openrecipes.recipe.render import render_run
 from openrecipes.recipe.schema import Recipe
@@ -31,6 +39,7 @@ KNOWN_INPUTS = {
     "KERNEL_CACHE": "folder in which compiled kernels are kept",
     "MASTER": "address of the first machine",
     "MODEL_CONFIG": "config.json of the model, trained from random weights",
+    RUN_VARIABLE: RUN_MEANING,
 }
 _DEFAULT_BATCH = 1
 
@@ -105,7 +114,7 @@ def bare_arguments(recipe: Recipe, flags: dict[str, Typed]) -> dict[str, Typed]:
 def needed_inputs(recipe: Recipe) -> dict[str, str]:
     """The shell variables that the recipe's command and environment look up."""
     values: list[str] = list((recipe.env or {}).values())
-    for value in own_arguments(recipe).values():
+    for value in recipe_arguments(recipe).values():
         values += value if isinstance(value, list) else [value] if isinstance(value, str) else []
     names = dict.fromkeys(name for value in values for name in references(value))
     return {
