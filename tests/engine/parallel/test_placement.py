@@ -39,7 +39,6 @@ def test_the_parts_tile_every_tensor_evenly(name: str) -> None:
             part = placed.part(shape, place, grid.sizes)
             holders[part] += 1
             by_part.setdefault(placed.index(place, grid.sizes), set()).add(str(part))
-            assert placed.whole(holders[part].shape) == shape
         assert holders.unique().numel() == 1, tensor  # nothing is left out or held more often
         assert all(len(parts) == 1 for parts in by_part.values())  # one index, one part
 

@@ -9,20 +9,19 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.engine.batch import Batch
 from openrecipes.engine.microbatches import Cutting
-from openrecipes.engine.model import NemotronH, initial_value
+from openrecipes.engine.model import initial_value
 from openrecipes.engine.model.moe import Router
 from openrecipes.engine.parallel import context_parallel, expert_parallel, parts
 from openrecipes.engine.parallel.collectives import gather
 from openrecipes.engine.parallel.mesh import Axis, Mesh
-from openrecipes.engine.parallel.parts import Read, cut
+from openrecipes.engine.parallel.parts import Read
 from openrecipes.engine.parallel.pipeline import build_stages
-from openrecipes.engine.parallel.placement import Placement
+from openrecipes.engine.parallel.placement import Placement, cut
 from openrecipes.engine.parallel.tensor_parallel import Region
 from openrecipes.engine.parallel.whole import whole_tensors
 from openrecipes.engine.schedule import Schedule
@@ -306,11 +305,3 @@ def _experts_inside_out(
 
 def _lose_one(self: Cutting, lengths: Any, cut: Any = Cutting.cut) -> Any:
     return [micro[:-1] for micro in cut(self, lengths)]
-
-
-def start_group() -> int:
-    """Ranks of this process group, for a first sign of life."""
-    return dist.get_world_size()
-
-
-__all__ = ["MODELS", "NemotronH", "Outcome", "Run", "alone", "full", "layout", "recompute", "train"]

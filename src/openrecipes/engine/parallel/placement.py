@@ -70,13 +70,6 @@ class Placement:
             slices[split.dim] = slice(start, start + share)
         return tuple(slices)
 
-    def whole(self, part: Sequence[int]) -> torch.Size:
-        """The parameter's shape, from the shape of a part."""
-        shape = list(part)
-        for split in self.splits:
-            shape[split.dim] *= split.parts
-        return torch.Size(shape)
-
     def spread_over(self, axis: Axis) -> bool:
         """Whether ranks along ``axis`` hold other parts."""
         return any(axis in split.axes for split in self.splits)
