@@ -67,6 +67,24 @@ def test_scan_is_the_recurrence(lengths: list[int], chunk: int, groups: int, see
         assert float((left.grad - right.grad).norm()) / scale < 1e-5
 
 
+@pytest.mark.parametrize(("decay", "longest"), [(0.2, 0.1), (64.0, 0.1), (64.0, 2.0)])
+def test_strong_decay_costs_no_accuracy(decay: float, longest: float) -> None:
+    """Sums of dt A reach -4096 inside a chunk, and A's gradient is a small difference."""
+    ids = Segments.of([200]).ids
+    exact = inputs(200, 4, 2)
+    exact[1] *= longest / 0.3
+    exact[2] = torch.linspace(-decay / 8, -decay, 4, dtype=torch.float64)
+    exact = [t.requires_grad_() for t in exact]
+    ours = [t.detach().float().requires_grad_() for t in exact]
+    expected, found = recurrence(*exact, ids), ssd(*ours, ids)
+    weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
+    (expected * weight).sum().backward()
+    (found * weight).sum().backward()
+    assert float((found - expected).norm() / expected.norm()) < 1e-6
+    for right, left in zip(exact, ours, strict=True):
+        assert float((left.grad - right.grad).norm() / right.grad.norm()) < 5e-6
+
+
 def test_all_chunks_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's way through the same code."""
     ids = Segments.of([70, 30, 107]).ids

@@ -6,8 +6,12 @@ The recurrence, for each head with its group's B and C:
 
 with S zero at the start of each segment. Inside a chunk of q tokens it is a masked, decayed
 attention; between chunks only the state is passed on (Dao and Gu 2024, "Transformers are SSMs",
-section 6). Kept for the backward pass are the inputs, the output and the state entering each chunk;
-the decay matrices are made again. All of it is fp32, on a GPU with TF32 products for a bf16 model.
+section 6). Kept for the backward pass are the inputs, the states entering each chunk and what they
+give; the decay matrices are made again.
+
+Products are fp32, on a GPU TF32 for a bf16 model. Two things keep strongly decaying heads exact:
+sums whose small differences matter (of dt A, and of its gradient) are fp64, and what a token reads
+of its own input, which no decay touches, is kept out of them.
 
 On a CPU chunks are worked on one by one: all but the states then stays in the cache, and every
 operand of a product is a view. On a GPU all chunks go at once.
@@ -128,7 +132,7 @@ class _Decays:
     """What depends on dt A and the segments alone; per token (T, heads), per chunk (chunks, heads).
 
     Attributes:
-        sums: sum of dt A from the chunk's first token on.
+        sums: fp64 sum of dt A from the chunk's first token on.
         entering: what is left at the token of the state entering the chunk.
         leaving: what is left of the token's input in the state leaving the chunk.
         across: what is left of the state entering the chunk in the one leaving it.
@@ -146,19 +150,20 @@ class _Decays:
     @classmethod
     def of(cls, steps: Tensor, ids: Tensor, blocks: list[_Block]) -> _Decays:
         """From dt A (T, heads)."""
-        sums, entering, leaving = (torch.empty_like(steps) for _ in range(3))
+        sums = torch.empty_like(steps, dtype=torch.float64)
+        entering, leaving = torch.empty_like(steps), torch.empty_like(steps)
         across = []
         before = torch.cat([ids.new_full((1,), -1), ids[:-1]])
         for q in dict.fromkeys(block.q for block in blocks):
             alike = [block for block in blocks if block.q == q]
             at = slice(alike[0].first, alike[-1].end)
-            part = steps[at].unflatten(0, (-1, q)).cumsum(1)
+            part = steps[at].unflatten(0, (-1, q)).cumsum(1, dtype=torch.float64)
             here, total = ids[at].view(-1, q, 1), part[:, -1:]
             previous, last = before[at].view(-1, q, 1)[:, :1], here[:, -1:]
             sums[at] = part.flatten(0, 1)
             entering[at] = (part.exp() * (here == previous)).flatten(0, 1)
             leaving[at] = ((total - part).exp() * (here == last)).flatten(0, 1)
-            across.append((total.exp() * (last == previous)).squeeze(1))
+            across.append((total.exp() * (last == previous)).squeeze(1).float())
         return cls(sums, entering, leaving, torch.cat(across), ids, _divided(ids, blocks))
 
     def rows_across(self, groups: int, p: int) -> Tensor:
@@ -185,11 +190,19 @@ def _divided(ids: Tensor, blocks: list[_Block]) -> list[bool]:
 def _inside(sums: Tensor) -> Tensor:
     """(n, q, groups, r, 1) to (n groups, r, q, q): what token i has left of token j's input.
 
-    0 above the diagonal, where the exponential of a growth would stand.
+    0 on the diagonal, and above it, where the exponential of a growth would stand.
     """
     n, q, groups, r, _ = sums.shape
     rows = _per_head(sums).contiguous()  # or the result would take over its strides
-    return (rows - rows.transpose(1, 2)).exp_().tril_().view(n * groups, r, q, q)
+    exponents = torch.empty(n * groups * r, q, q, dtype=torch.float32, device=sums.device)
+    torch.sub(rows, rows.transpose(1, 2), out=exponents)
+    return exponents.exp_().tril_(-1).view(n * groups, r, q, q)
+
+
+def _diagonal(products: Tensor, n: int) -> Tensor:
+    """(n groups, q, q) to its diagonal as (n, q, groups, 1, 1): C_i . B_i."""
+    q = products.shape[-1]
+    return products.diagonal(dim1=1, dim2=2).reshape(n, -1, q, 1, 1).transpose(1, 2)
 
 
 class _SSD(torch.autograd.Function):
@@ -233,15 +246,16 @@ def _forward(
     decays = _Decays.of(dt * decay, ids, blocks)
     across = decays.rows_across(groups, p)
     skip_ = skip.view(groups, r, 1)
-    y = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    y, read = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for _ in range(2))
     states = y.new_empty(len(across) + 1, groups, r * p, s)
     states[0] = 0
     number = 0
-    for block, divided, x_, y_, b_, c_, *factors in zip(
+    for block, divided, x_, y_, read_, b_, c_, *factors in zip(
         blocks,
         decays.divided,
         _cut(x.float().contiguous(), blocks, groups, r, p),
         _cut(y, blocks, groups, r, p),
+        _cut(read, blocks, groups, r, p),
         _cut(b.float().contiguous(), blocks, groups, s),
         _cut(c.float().contiguous(), blocks, groups, s),
         *(
@@ -263,16 +277,17 @@ def _forward(
         for i in range(number, after):
             states[i + 1].addcmul_(across[i], states[i])
         outside = cc.bmm(states[number:after].flatten(0, 1).transpose(1, 2))
-        torch.addcmul(_from_heads(inside, x_), _from_groups(outside, x_), entering, out=y_)
-        y_.addcmul_(x_, skip_)
+        torch.mul(_from_groups(outside, x_), entering, out=read_)
+        torch.add(_from_heads(inside, x_), read_, out=y_)
+        y_.addcmul_(x_, torch.addcmul(skip_, _diagonal(products, block.n), step))
         number = after
-    ctx.save_for_backward(x, dt, decay, b, c, skip, y, states)
+    ctx.save_for_backward(x, dt, decay, b, c, skip, read, states)
     ctx.blocks, ctx.decays = blocks, decays
     return y
 
 
 def _backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-    x, dt, decay, b, c, skip, y, states = ctx.saved_tensors
+    x, dt, decay, b, c, skip, read, states = ctx.saved_tensors
     _, heads, p = x.shape
     groups, s = b.shape[1:]
     r = heads // groups
@@ -287,7 +302,7 @@ def _backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
     grad_state = torch.zeros_like(states[0])  # of the state leaving the block
     number = len(across)
     heads_wide = [
-        _cut(t, blocks, groups, r, p) for t in (x.float().contiguous(), grad_y, y, grad_x)
+        _cut(t, blocks, groups, r, p) for t in (x.float().contiguous(), grad_y, read, grad_x)
     ]
     states_wide = [
         _cut(t, blocks, groups, s)
@@ -307,7 +322,7 @@ def _backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
     ]
     for index in reversed(range(len(blocks))):
         block, divided = blocks[index], decays.divided[index]
-        x_, gy, y_, grad_x_ = (t[index] for t in heads_wide)
+        x_, gy, read_, grad_x_ = (t[index] for t in heads_wide)
         b_, c_, grad_b_, grad_c_ = (t[index] for t in states_wide)
         step, sums, entering, leaving, by_step_, by_written_, by_skip_ = (
             t[index] for t in one_wide
@@ -316,42 +331,54 @@ def _backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         number -= n
         bb, cc = _per_group(b_), _per_group(c_)
         written = x_ * step
-        products = decays.clear(cc.bmm(bb.transpose(1, 2)), block, divided).unsqueeze(1)
+        products = decays.clear(cc.bmm(bb.transpose(1, 2)), block, divided)
+        own = _diagonal(products, n)
         inside = _inside(sums)
-        mixed = (inside * products).flatten(0, 1)
+        mixed = (inside * products.unsqueeze(1)).flatten(0, 1)
+
+        # Through what a token reads of itself, y = (C . B dt + D) x, which no decay touches.
+        torch.sum(gy * x_, -1, keepdim=True, out=by_skip_)
+        grad_own = (by_skip_ * step).sum(3).transpose(1, 2).reshape(products.shape[:2])
 
         # Through the products inside chunks.
         gy_heads = _per_head(gy)
-        grad_written = mixed.transpose(1, 2).bmm(gy_heads)
-        grad_mixed = gy_heads.bmm(_per_head(written).transpose(1, 2)).view_as(inside)
-        grad_products = decays.clear(grad_mixed.mul_(inside).sum(1), block, divided)
+        inner = _from_heads(mixed.transpose(1, 2).bmm(gy_heads), x_)
+        grad_mixed = gy_heads.bmm(_per_head(written).transpose(1, 2)).view_as(inside).mul_(inside)
+        grad_products = decays.clear(grad_mixed.sum(1), block, divided)
+        grad_products.diagonal(dim1=1, dim2=2).add_(grad_own)
+        pairs = grad_mixed.mul_(products.unsqueeze(1))
+        balance = pairs.sum(3, dtype=torch.float64) - pairs.sum(2, dtype=torch.float64)
+        balance = balance.view(n, groups, r, -1, 1).permute(0, 3, 1, 2, 4)
 
         # Through the states, from the last chunk to the first.
-        read = _per_group(gy * entering)
+        asked = _per_group(gy * entering)
         kept = _per_group(written.mul_(leaving))
-        grad_entering = read.transpose(1, 2).bmm(cc).view(n, *grad_state.shape)
+        grad_entering = asked.transpose(1, 2).bmm(cc).view(n, *grad_state.shape)
         grads_leaving = [grad_state] * n
         for i in reversed(range(n)):
             grads_leaving[i] = grad_state
             grad_state = grad_entering[i].addcmul_(across[number + i], grad_state)
         grad_leaving = grads_leaving[0] if n == 1 else torch.cat(grads_leaving)
         states_in = states[number : number + n].flatten(0, 1)
-        states_out = states[number + 1 : number + n + 1].flatten(0, 1)
-        grad_c_.copy_(_from_groups(grad_products.bmm(bb).baddbmm_(read, states_in), c_))
+        grad_c_.copy_(_from_groups(grad_products.bmm(bb).baddbmm_(asked, states_in), c_))
         grad_products = grad_products.transpose(1, 2)
         grad_b_.copy_(_from_groups(grad_products.bmm(cc).baddbmm_(kept, grad_leaving), b_))
-        by_state = _from_groups(bb.bmm(grad_leaving.transpose(1, 2)), x_)
-        written_ = torch.addcmul(_from_heads(grad_written, x_), by_state, leaving)
+        outer = _from_groups(bb.bmm(grad_leaving.transpose(1, 2)), x_) * leaving
+        by_state = (outer * x_).sum(-1, keepdim=True)
+        grad_written = outer.add_(inner)
+        torch.sum(grad_written * x_, -1, keepdim=True, out=by_written_)
+        torch.addcmul(by_written_, by_skip_, own, out=by_written_)
+        coefficient = torch.addcmul(skip_, own, step)
+        grad_x_.copy_(grad_written.mul_(step).addcmul_(gy, coefficient))
 
-        # A chunk's sums of dt A are exponents: a token's sum scales what it reads and unscales
-        # what it writes; the last one scales the state that leaves.
-        torch.sum(written_ * x_, -1, keepdim=True, out=by_written_)
-        torch.sum(gy * x_, -1, keepdim=True, out=by_skip_)
-        torch.sum(gy * y_, -1, keepdim=True, out=by_step_)
-        by_step_.addcmul_(by_skip_, skip_, value=-1).addcmul_(by_written_, step, value=-1)
-        by_step_[:, -1] += (states_out * grad_leaving).view(n, groups, r, -1).sum(-1, True)
-        by_step_.copy_(by_step_.flip(1).cumsum(1).flip(1))
-        grad_x_.copy_(written_.mul_(step).addcmul_(gy, skip_))
+        # dt A of token k decays all that passes it: from earlier tokens of the chunk to k and
+        # later ones, from the state to k and later ones, from earlier ones to the next state, and
+        # from state to state.
+        from_state = (gy * read_).sum(-1, keepdim=True)
+        by_step_.copy_((balance + from_state).flip(1).cumsum(1).flip(1))
+        by_step_[:, 1:] += (by_state * step).cumsum(1)[:, :-1]
+        through = (states_in * grad_leaving).view(n, 1, groups, r, -1).sum(-1, keepdim=True)
+        by_step_ += through * decays.across[number : number + n].view(n, 1, groups, r, 1)
     grad_dt = torch.addcmul(by_written, by_step, decay)
     grad_decay = (by_step * dt).sum(0)
     return grad_x, grad_dt, grad_decay, grad_b, grad_c, by_skip.sum(0), None, None
