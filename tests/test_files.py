@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from openrecipes.errors import InputError
-from openrecipes.files import atomic_path, read_json, read_text, refuse_existing, write_json
+from openrecipes.files import (
+    atomic_path,
+    read_json,
+    read_text,
+    refuse_existing,
+    refuse_unwritable,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -19,6 +26,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         raise RuntimeError
     assert read_json(target) == {"old": 1}
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_place_that_cannot_be_written_is_named_as_given(tmp_path: Path) -> None:
+    target = Path("/proc/a.json")
+    with pytest.raises(OSError) as fault:
+        write_json(target, {})
+    assert fault.value.filename == str(target)
+    with pytest.raises(InputError, match=r"^/proc/a\.json: --html - found No such file"):
+        refuse_unwritable(target, "--html")
+    refuse_unwritable(tmp_path / "new" / "a.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nan_is_never_written(tmp_path: Path) -> None:

@@ -28,9 +28,15 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """A temporary path beside ``target`` that takes its place when the block succeeds.
 
     When the block raises, the temporary file is removed and ``target`` is untouched.
+
+    Raises:
+        OSError: the place cannot be written; it names ``target``.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from None
     os.close(handle)
     temporary = Path(name)
     try:
@@ -113,6 +119,26 @@ def read_json(path: Path, limit: int = LARGEST_TEXT) -> Any:
         raise InputError("shorten the number", file=path, found="a number too long") from None
     except RecursionError:
         raise InputError("flatten the JSON", file=path, found="nesting too deep") from None
+
+
+def refuse_unwritable(target: Path, field: str = "--output") -> None:
+    """Raise InputError where ``target`` could not be written; nothing is left behind.
+
+    Args:
+        target: a file that may not be there yet, nor its directory.
+        field: the option that names it.
+    """
+    folder = next(place for place in target.absolute().parents if os.path.lexists(place))
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise InputError(
+            "choose a place that can be written",
+            file=target,
+            field=field,
+            found=error.strerror,
+        ) from None
 
 
 def sha256_file(path: Path) -> str:
