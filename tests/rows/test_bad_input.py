@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,8 +136,17 @@ def test_missing_and_empty_inputs(tmp_path: Path, build: Any) -> None:
         (["--skip", "everything"], ("everything", "no-assistant")),
         (["--weights", "1,2"], ("--weights", "2 values")),
         (["--weights", "nan"], ("--weights",)),
+        (["--weights", "１"], ("--weights", "N,N")),
+        (["--input-rows", "1_0"], ("--input-rows", "N,N")),
         (["--input-rows", "x"], ("--input-rows", "N,N")),
         (["--eval-share", "1.5"], ("--eval-share",)),
+        (["--eval-share", "nan"], ("--eval-share", "0 < share < 1")),
+        (["--eval-share", "inf"], ("--eval-share", "0 < share < 1")),
+        (["--report", "r.txt"], ("r.txt", "--report", ".json or .html")),
+        (["--dry-run", "--report", "r"], ("--report", ".json or .html")),
+        (["--report", "/proc/r.json"], ("/proc/r.json", "--report", "can be written")),
+        (["--report", "/dev/null/r.html"], ("/dev/null/r.html", "Not a directory")),
+        (["--output", "/proc/rows.parquet"], ("/proc/rows.parquet", "--output", "can be written")),
         (["--eval-conversations", "825"], ("--eval-conversations",)),
         (["--eos-token", "<nothing>"], ("--eos-token", "<nothing>")),
         (["--vocab-size", "5"], ("--eos-token",)),
@@ -147,6 +158,45 @@ def test_missing_and_empty_inputs(tmp_path: Path, build: Any) -> None:
 )
 def test_bad_settings(tmp_path: Path, build: Any, arguments: list[str], parts: Any) -> None:
     refused(build(*arguments), tmp_path, *parts)
+
+
+def test_places_are_looked_at_before_the_input(
+    tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of fault gets advice of its own; only a full disk is mended and gone on from."""
+
+    def fault(number: int, *names: str) -> Any:
+        def raise_(*_: Any, **__: Any) -> None:
+            raise OSError(number, os.strerror(number), *names)
+
+        return raise_
+
+    monkeypatch.setattr("openrecipes.rows.build.find", fault(errno.EIO))
+    refused(build("--report", "/proc/r.json"), tmp_path, "/proc/r.json")
+    monkeypatch.undo()
+    monkeypatch.setattr("openrecipes.files.sha256_file", fault(errno.EACCES))
+    code, _, err = build()
+    assert code == 2 and "--resume" not in err
+    assert CONVERSATIONS.name in err and "--input - found Permission denied" in err
+    monkeypatch.undo()
+    full = "openrecipes.rows.assembly.Assembly.run"
+    monkeypatch.setattr(full, fault(errno.EACCES, str(tmp_path / "rows.parquet")))
+    code, _, err = build()
+    assert code == 2 and "can be written" in err and "--resume" not in err
+    monkeypatch.setattr(full, fault(errno.ENOSPC))
+    code, _, err = build("--force")
+    assert code == 2 and "free disk space" in err and "--resume" in err
+    monkeypatch.undo()
+    assert build("--resume")[0] == 0
+
+
+def test_an_option_that_is_no_json_is_text(tmp_path: Path, build: Any) -> None:
+    values = ["NaN", "1e999", "[" * 9999, "1.5"]
+    options = [w for n, v in enumerate(values) for w in ("--template-option", f"o{n}={v}")]
+    code, out, err = build("--row-tokens", 512, "--json", *options)
+    assert code == 0, err
+    told = json.loads(out)["settings"]["template_options"]
+    assert told == {"o0": "NaN", "o1": "1e999", "o2": "[" * 9999, "o3": 1.5}
 
 
 def test_a_broken_template(tmp_path: Path, build: Any) -> None:

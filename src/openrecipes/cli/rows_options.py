@@ -131,10 +131,17 @@ def _template_options(options: list[str] | None) -> dict[str, Any]:
             raise InputError(
                 "write KEY=JSON", field="--template-option", found=option, expected="KEY=JSON"
             )
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
+        found[key] = _json_or_text(value)
+    return found
+
+
+def _json_or_text(value: str) -> Any:
+    """The JSON that a text is, else the text; Python reads NaN, which is no JSON."""
+    try:
+        found = json.loads(value)
+        json.dumps(found, allow_nan=False)
+    except (ValueError, RecursionError):
+        return value
     return found
 
 
@@ -168,6 +175,8 @@ def mixture(weights: str | None, input_rows: str | None) -> Mixture | None:
 
 def _numbers(option: str, text: str, kind: type[Any]) -> list[Any]:
     try:
+        if not text.isascii() or "_" in text:  # Python would take them
+            raise ValueError
         return [kind(part) for part in text.split(",")]
     except ValueError:
         raise InputError(

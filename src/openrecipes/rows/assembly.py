@@ -339,7 +339,7 @@ class Assembly:
             _place(staged[name], split.path)
             files.write_json(report.build_path(split.path), blocks[name])
         for path in self.settings.reports:
-            if path.suffix in (".html", ".htm"):
+            if path.suffix == ".html":
                 files.write_text(path, report_page(document))
             else:
                 files.write_json(path, document)

@@ -6,6 +6,7 @@ them into rows and writes the parquet file. The files appear when all is done, o
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from openrecipes.rows.hub import fetched, origin
 from openrecipes.rows.pool import default_workers, encoding_pool
 from openrecipes.rows.refusals import Refused
 from openrecipes.rows.settings import BUILD_VERSION, BuildSettings, check
-from openrecipes.rows.sources import SourceFile, chunks, find
+from openrecipes.rows.sources import SourceFile, chunks, find, unreadable
 
 
 def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any]:
@@ -40,9 +41,12 @@ def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any
     try:
         return _build(settings, found, encoder, progress)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise InputError(
-            "free disk space or mend permissions, then go on with --resume",
-            file=error.filename or settings.output,
+            "free disk space, then go on with --resume"
+            if full
+            else "choose a place that can be written",
+            file=error.filename2 or error.filename or settings.output,
             found=error.strerror or one_line(error),
         ) from None
 
@@ -67,11 +71,15 @@ def _encoder_settings(settings: BuildSettings) -> EncoderSettings:
 
 
 def _source(source: SourceFile) -> dict[str, Any]:
+    try:
+        size, sha256 = source.path.stat().st_size, files.sha256_file(source.path)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
     return {
         "input": source.input,
         "path": str(source.path),
-        "bytes": source.path.stat().st_size,
-        "sha256": files.sha256_file(source.path),
+        "bytes": size,
+        "sha256": sha256,
     }
 
 

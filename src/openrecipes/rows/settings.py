@@ -9,11 +9,13 @@ from openrecipes import files
 from openrecipes.errors import InputError
 from openrecipes.rows.encoder import EncoderSettings
 from openrecipes.rows.refusals import REASONS, Refused
-from openrecipes.rows.report import PACKING, DatasetFacts
+from openrecipes.rows.report import PACKING, DatasetFacts, build_path
 from openrecipes.rows.selection import Mixture, check_mixture
 
 #: Version of the bytes: the same version never gives other rows for the same input and settings.
 BUILD_VERSION = 1
+
+REPORT_ENDINGS = (".json", ".html")
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,30 @@ def check(settings: BuildSettings) -> None:
         )
     if settings.mixture is not None:
         check_mixture(settings.mixture, len(settings.inputs))
-    if settings.dry_run:
-        return
-    outputs = [settings.output, *settings.reports]
+    for report in settings.reports:
+        if report.suffix not in REPORT_ENDINGS:
+            raise InputError(
+                "name the report by its kind",
+                file=report,
+                field="--report",
+                found=f"the ending {report.suffix or 'of no kind'}",
+                expected=" or ".join(REPORT_ENDINGS),
+            )
+    if not settings.dry_run:
+        _check_places(settings)
+
+
+def _check_places(settings: BuildSettings) -> None:
+    """Everything that will be written has its own place, and can be written there."""
+    rows = {settings.output: "--output"}
     if settings.held_out:
-        outputs.append(settings.eval_path)
-    if len({path.absolute() for path in outputs}) < len(outputs):
+        rows[settings.eval_path] = "--eval-output"
+    places = [*rows.items(), *((report, "--report") for report in settings.reports)]
+    names = [path.absolute() for path, _ in places] + [build_path(path).absolute() for path in rows]
+    if len(set(names)) < len(places) + 1 + settings.held_out:
         raise InputError("give each file its own name", field="--output", found="one name twice")
-    for path in outputs:
+    for path, field_ in places:
         if path.is_dir():
-            raise InputError("give a file", file=path, field="--output", found="a directory")
+            raise InputError("give a file", file=path, field=field_, found="a directory")
         files.refuse_existing(path, force=settings.force or settings.resume)
+        files.refuse_unwritable(path, field_)

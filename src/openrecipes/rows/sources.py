@@ -178,7 +178,7 @@ def _json_lines(path: Path) -> Iterator[_Records]:
             expected="a whole compressed file",
         ) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _decompressed(path: Path, raw: IO[bytes]) -> Iterable[bytes]:
@@ -267,10 +267,11 @@ def _parquet_records(path: Path) -> Iterator[_Records]:
             expected="a parquet file",
         ) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What to tell of an input that the system does not let us read."""
     return InputError(
         "check the file and its permissions",
         file=path,
