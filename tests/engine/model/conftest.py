@@ -157,6 +157,12 @@ def random_batch(
     return Batch(ids, mask, segments, rows or segments)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The same random numbers in every run."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", params=list(CONFIGS))
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     folder = tmp_path_factory.mktemp(request.param)

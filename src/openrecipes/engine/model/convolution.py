@@ -69,7 +69,8 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         x, weight, inner = ctx.saved_tensors
         taps = list(weight.t().contiguous())[::-1]
-        by_lag = [torch.zeros_like(tap, dtype=torch.float32) for tap in taps]
+        sums = torch.promote_types(weight.dtype, torch.float32)
+        by_lag = [torch.zeros_like(tap, dtype=sums) for tap in taps]
         grad_bias = torch.zeros_like(by_lag[0]) if ctx.has_bias else None
         grad_out = grads[0].contiguous()
         grad_x = torch.empty_like(x)
