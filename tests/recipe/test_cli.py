@@ -117,6 +117,15 @@ def test_a_new_recipe_lints(engine, model, gpu, gpus, tmp_path):
     assert run([*argv, "--output", str(output), "--force"]) == 0
 
 
+def test_a_native_job_of_several_machines_names_the_first(tmp_path):
+    output = tmp_path / "new.yaml"
+    argv = ["new", "--model", "Nemotron-3-Nano-30B-A3B", "--gpus", "16", "--output", str(output)]
+    assert run(argv) == 0
+    recipe = load(output).recipe
+    assert '"$MASTER"' in recipe.run and "MASTER" in recipe.inputs
+    assert lint(output) == []
+
+
 def test_new_for_a_users_own_checkpoint(tmp_path, capsys):
     from openrecipes.architectures import configs
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openrecipes.errors import InputError
+from openrecipes.flags.words import ACTIVE, Word, commands
 
 #: A value as typed: text, ``True`` for a switch, a list for several.
 Typed = str | bool | list[str]
@@ -23,6 +24,29 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+@%^-]+")
+_REDIRECTION = re.compile(rf"\d*(?:{ACTIVE}&)?(?:{ACTIVE}[<>])+(?:{ACTIVE}[&|])?")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A launch script statement by statement; words are as ``Word.exact`` gives them.
+
+    Args:
+        exports: exported assignments, in order.
+        others: every other statement before the training command, in order.
+        program: the training command's words that are no flag: assignments before it, its
+            program, and words behind the program that no flag takes.
+        flags: its flags in order, each with its values.
+        expansions: arrays that it takes in.
+        behind: redirections of it, and every statement behind it.
+    """
+
+    exports: tuple[str, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    program: tuple[str, ...] = ()
+    flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    expansions: tuple[str, ...] = ()
+    behind: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,7 @@ class Script:
         flags: its flags in order, each with its values; a doubled flag stands twice.
         expansions: arrays that the command takes in, such as ``${MODEL_ARGS[@]}``.
         assignments: shell variables that are not exported.
+        outline: every statement, to compare two scripts by what a shell would do.
     """
 
     exports: dict[str, str] = field(default_factory=dict)
@@ -42,6 +67,7 @@ class Script:
     flags: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     expansions: list[str] = field(default_factory=list)
     assignments: dict[str, str] = field(default_factory=dict)
+    outline: Outline = field(default_factory=Outline)
 
     def typed(self) -> dict[str, Typed]:
         """Flags as typed; of a doubled flag the last counts, as in argparse."""
@@ -69,40 +95,75 @@ def parse_script(text: str) -> Script:
     Raises:
         InputError: an open quote, or no command with a flag.
     """
-    exports: dict[str, str] = {}
-    assignments: dict[str, str] = {}
-    best: list[str] = []
-    for words in _commands(text):
-        if words[0] == "export":
-            exports |= _assignments(words[1:])
-            continue
-        prefix = 0
-        while prefix < len(words) and _ASSIGNMENT.fullmatch(words[prefix]):
-            prefix += 1
-        if prefix == len(words):
-            assignments |= _assignments(words)
-            continue
-        if _count(words) > _count(best):
-            best = words
-    if not _count(best):
+    statements = list(commands(text))
+    at = max(range(len(statements)), key=lambda i: _count(statements[i]), default=-1)
+    if at < 0 or not _count(statements[at]):
         raise InputError(
             "give a script with the training command", found="no command with a --flag"
         )
-    while _ASSIGNMENT.fullmatch(best[0]):
-        exports |= _assignments(best[:1])
-        best = best[1:]
-    start = _program_end(best)
-    flags, expansions = _group(best[start:])
-    return Script(exports, best[:start], flags, expansions, assignments)
+    exports: list[Word] = []
+    others: list[list[Word]] = []
+    for words in statements[:at]:
+        if words[0].value == "export" and _are_assignments(words[1:]):
+            exports += words[1:]
+        else:
+            others.append(words)
+    command, elsewhere = _without_redirections(statements[at])
+    prefix = 0
+    while _ASSIGNMENT.fullmatch(command[prefix].value):
+        prefix += 1
+    before, command = command[:prefix], command[prefix:]
+    start = _program_end([word.value for word in command])
+    flags, expansions, strays = _group(command[start:])
+    behind = [[word] for word in elsewhere] + statements[at + 1 :]
+    outline = Outline(
+        exports=_exact(exports),
+        others=tuple(map(_exact, others)),
+        program=_exact([*before, *command[:start], *strays]),
+        flags=tuple((name.exact, _exact(values)) for name, values in flags),
+        expansions=_exact(expansions),
+        behind=tuple(map(_exact, behind)),
+    )
+    return Script(
+        exports=_assigned([*exports, *before]),
+        program=[word.value for word in command[:start]],
+        flags=[(name.value, tuple(word.value for word in values)) for name, values in flags],
+        expansions=[word.value for word in expansions],
+        assignments=_assigned([w for words in others if _are_assignments(words) for w in words]),
+        outline=outline,
+    )
 
 
-def _count(words: list[str]) -> int:
-    return sum(word.startswith("--") and len(word) > 2 for word in words)
+def _count(words: list[Word]) -> int:
+    return sum(word.value.startswith("--") and len(word.value) > 2 for word in words)
 
 
-def _assignments(words: list[str]) -> dict[str, str]:
-    found = (_ASSIGNMENT.fullmatch(word) for word in words)
+def _exact(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.exact for word in words)
+
+
+def _are_assignments(words: list[Word]) -> bool:
+    return bool(words) and all(_ASSIGNMENT.fullmatch(word.value) for word in words)
+
+
+def _assigned(words: list[Word]) -> dict[str, str]:
+    found = (_ASSIGNMENT.fullmatch(word.value) for word in words)
     return {match[1]: match[2] for match in found if match}
+
+
+def _without_redirections(words: list[Word]) -> tuple[list[Word], list[Word]]:
+    """A command's own words; and those that send its input or output elsewhere, or end it."""
+    kept: list[Word] = []
+    sent: list[Word] = []
+    target = False
+    for word in words:
+        found = _REDIRECTION.match(word.exact)
+        if target or found or word.exact in (f"{ACTIVE}&", f"{ACTIVE}|"):
+            sent.append(word)
+        else:
+            kept.append(word)
+        target = found is not None and found.end() == len(word.exact)
+    return kept, sent
 
 
 def _program_end(words: list[str]) -> int:
@@ -120,118 +181,25 @@ def _program_end(words: list[str]) -> int:
     return next(index for index, word in enumerate(words) if word.startswith("--"))
 
 
-def _group(words: list[str]) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
-    flags: list[tuple[str, list[str]]] = []
-    expansions = []
+def _group(
+    words: list[Word],
+) -> tuple[list[tuple[Word, list[Word]]], list[Word], list[Word]]:
+    """Flags with their values, arrays, and the words before the first flag."""
+    flags: list[tuple[Word, list[Word]]] = []
+    expansions: list[Word] = []
+    strays: list[Word] = []
     for word in words:
-        if _EXPANSION.fullmatch(word):
+        value = word.value
+        if _EXPANSION.fullmatch(value):
             expansions.append(word)
-        elif word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            flags.append((name, [value] if equals else []))
+        elif value.startswith("--") and len(value) > 2:
+            name, attached = word.part(2, None).partition("=")
+            flags.append((name, [] if attached is None else [attached]))
         elif flags:
             flags[-1][1].append(word)
-    return [(name, tuple(values)) for name, values in flags], expansions
-
-
-def _commands(text: str) -> Iterator[list[str]]:
-    """Words of each command; a command ends at a new line, ``;``, ``&`` or ``|``."""
-    words: list[str] = []
-    for word in _words(text):
-        if word is not None:
-            words.append(word)
-        elif words:
-            yield words
-            words = []
-    if words:
-        yield words
-
-
-def _words(text: str) -> Iterator[str | None]:
-    """Words without their quotes; ``None`` ends a command."""
-    position, end = 0, len(text)
-    pieces: list[str] = []  # of the word that is being read; an empty quote is a piece too
-    while position < end:
-        char = text[position]
-        if text.startswith("\\\n", position):
-            position += 2
-        elif char in " \t\r\n;&|":
-            if pieces:
-                yield "".join(pieces)
-                pieces = []
-            if char in "\n;&|":
-                yield None
-            position += 1
-        elif char == "#" and not pieces:
-            stop = text.find("\n", position)
-            position = end if stop < 0 else stop
         else:
-            piece, position = _piece(text, position)
-            pieces.append(piece)
-    if pieces:
-        yield "".join(pieces)
-
-
-def _piece(text: str, start: int) -> tuple[str, int]:
-    """One quoted or plain piece of a word, and the position behind it."""
-    char = text[start]
-    if char == "'":
-        stop = text.find("'", start + 1)
-        if stop < 0:
-            raise _open_quote(text, start)
-        return text[start + 1 : stop].replace("$", "\\$"), stop + 1
-    if char == '"':
-        return _double_quoted(text, start)
-    if text.startswith("$(", start):
-        return _substitution(text, start)
-    if char == "\\":
-        return ("\\$" if text[start + 1 : start + 2] == "$" else text[start + 1 : start + 2]), (
-            start + 2
-        )
-    stop = start + 1
-    while stop < len(text) and text[stop] not in " \t\r\n;&|'\"\\$":
-        stop += 1
-    return text[start:stop], stop
-
-
-def _double_quoted(text: str, start: int) -> tuple[str, int]:
-    pieces: list[str] = []
-    position = start + 1
-    while position < len(text):
-        char = text[position]
-        if char == '"':
-            return "".join(pieces), position + 1
-        if text.startswith("\\\n", position):
-            position += 2
-        elif char == "\\" and text[position + 1 : position + 2] in ('"', "\\", "`"):
-            pieces.append(text[position + 1])
-            position += 2
-        elif char == "\\" and text[position + 1 : position + 2] == "$":
-            pieces.append("\\$")
-            position += 2
-        elif text.startswith("$(", position):
-            piece, position = _substitution(text, position)
-            pieces.append(piece)
-        else:
-            pieces.append(char)
-            position += 1
-    raise _open_quote(text, start)
-
-
-def _substitution(text: str, start: int) -> tuple[str, int]:
-    depth = 0
-    for position in range(start + 1, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start : position + 1], position + 1
-    raise _open_quote(text, start)
-
-
-def _open_quote(text: str, start: int) -> InputError:
-    line = text.count("\n", 0, start) + 1
-    return InputError(
-        "close it", field=f"line {line}", found=f"an open {text[start]}", expected="its end"
-    )
+            strays.append(word)
+    return flags, expansions, strays
 
 
 def quote(value: str) -> str:

@@ -28,7 +28,7 @@ from openrecipes.recipe.flags import (
     typed_value,
 )
 from openrecipes.recipe.model import nemotron_config
-from openrecipes.recipe.render import render_run
+from openrecipes.recipe.render import program_variables, render_run
 from openrecipes.recipe.schema import Recipe
 from openrecipes.recipe.validate import validate
 
@@ -116,7 +116,8 @@ def needed_inputs(recipe: Recipe) -> dict[str, str]:
     values: list[str] = list((recipe.env or {}).values())
     for value in recipe_arguments(recipe).values():
         values += value if isinstance(value, list) else [value] if isinstance(value, str) else []
-    names = dict.fromkeys(name for value in values for name in references(value))
+    found = [name for value in values for name in references(value)]
+    names = dict.fromkeys([*found, *program_variables(recipe)])
     return {
         name: KNOWN_INPUTS.get(name, "set it before the run")
         for name in names

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from openrecipes.architectures import configs
 from openrecipes.errors import InputError
 from openrecipes.flags.parse import ineffective
 from openrecipes.flags.shell import Typed, references
@@ -14,6 +13,7 @@ from openrecipes.layouts.recompute import is_effective
 from openrecipes.recipe.flags import as_text, field_flags, typed_value
 from openrecipes.recipe.lint.context import Context
 from openrecipes.recipe.lint.finding import Broken, LintRule, Severity
+from openrecipes.recipe.render import program_variables
 
 #: Unknown flags that get a hint: looking for the nearest name takes a millisecond each.
 _HINTS = 20
@@ -85,6 +85,7 @@ def _inputs(context: Context) -> Iterator[Broken]:
         texts += value if isinstance(value, list) else [value] if isinstance(value, str) else []
     set_before = {*(recipe.env or {}), *(context.script.assignments if context.script else {})}
     used = {name for text in texts for name in references(text)} - set_before
+    used |= set(program_variables(recipe)) if recipe.run is not None else set()
     for name in sorted(used - recipe.inputs.keys()):
         message = f"the command needs ${name}; say what it is"
         yield Broken(f"inputs.{name}", None, "a sentence", message)
@@ -159,24 +160,6 @@ def _fields_once(context: Context) -> Iterator[Broken]:
             yield Broken(f"arguments.{name}", _text(value), "no such argument", message)
 
 
-def _program(context: Context) -> Iterator[Broken]:
-    script, engine = context.script, context.recipe.engine
-    if script is None or engine is None:
-        return
-    words = " ".join(script.program)
-    expected = {"miles": "train.py", "native": "openrecipes train", "automodel": "automodel"}
-    if expected[engine] not in words.replace("-m openrecipes", "openrecipes"):
-        message = f"the {engine} engine is started by {expected[engine]}"
-        yield Broken("run", words, expected[engine], message)
-    model = configs.find(context.recipe.model)
-    for value in script.assignments.values():
-        if "model_args" in value and model is not None and model.miles is not None:
-            name = value.rstrip(")").split()[-1]
-            if name != model.miles:
-                message = f"the model arguments of {context.recipe.model} have another name"
-                yield Broken("run", name, model.miles, message)
-
-
 COMMAND_RULES = (
     LintRule(
         "run-readable", "error", "run is a launch script with one training command", _readable
@@ -189,12 +172,6 @@ COMMAND_RULES = (
     ),
     LintRule(
         "run-environment", "error", "variables exported by run = env, one by one", _environment
-    ),
-    LintRule(
-        "run-program",
-        "error",
-        "run starts the engine's program with the model's arguments",
-        _program,
     ),
     LintRule(
         "inputs",

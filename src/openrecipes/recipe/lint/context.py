@@ -11,11 +11,12 @@ from typing import Any
 
 from openrecipes.architectures.nemotron_h import NemotronHConfig
 from openrecipes.errors import InputError
-from openrecipes.flags.shell import Script, Typed, parse_script
+from openrecipes.flags.shell import Outline, Script, Typed, parse_script
 from openrecipes.hardware import catalogue
 from openrecipes.layouts.layout import Layout
 from openrecipes.recipe.flags import own_arguments, recipe_arguments, typed_value
 from openrecipes.recipe.model import active_parameters, nemotron_config
+from openrecipes.recipe.render import model_script, render_run
 from openrecipes.recipe.schema import Recipe
 
 #: Names of rows to their hashes: (rows_sha256, parquet_sha256).
@@ -58,6 +59,37 @@ class Context:
     def script_fault(self) -> InputError | None:
         """Why ``run`` cannot be read."""
         return None if self.recipe.run is None else _script(self.recipe.run)[1]
+
+    @cached_property
+    def outline(self) -> Outline | None:
+        """``run`` statement by statement, where it can be read."""
+        return None if self.script is None else self.script.outline
+
+    @cached_property
+    def derived_script(self) -> Script | None:
+        """The command that the recipe's fields give; ``None`` where no engine's is known."""
+        return self._derived[0]
+
+    @cached_property
+    def derived(self) -> Outline | None:
+        """The same, statement by statement."""
+        return None if self.derived_script is None else self.derived_script.outline
+
+    @cached_property
+    def derived_fault(self) -> InputError | None:
+        """Why the recipe's fields give no command."""
+        return self._derived[1]
+
+    @cached_property
+    def _derived(self) -> tuple[Script | None, InputError | None]:
+        recipe, outline = self.recipe, self.outline
+        named = recipe.stack is not None and recipe.stack.framework is not None
+        if outline is None or self.engine == "automodel" or (recipe.engine is None and named):
+            return None, None
+        try:
+            return _script(render_run(recipe, model_script(outline)))
+        except InputError as error:
+            return None, error
 
     @cached_property
     def readable(self) -> bool:

@@ -12,12 +12,13 @@ from openrecipes.recipe.lint.figures import FIGURE_RULES
 from openrecipes.recipe.lint.finding import Finding, LintRule
 from openrecipes.recipe.lint.hardware import HARDWARE_RULES
 from openrecipes.recipe.lint.layout import LAYOUT_LINT_RULES, layout_findings
+from openrecipes.recipe.lint.statements import STATEMENT_RULES
 from openrecipes.recipe.validate import validate
 
 GROUPS: dict[str, tuple[LintRule, ...]] = {
     "Machine and price": HARDWARE_RULES,
     "Layout": LAYOUT_LINT_RULES,
-    "Command": COMMAND_RULES,
+    "Command": (*COMMAND_RULES, *STATEMENT_RULES),
     "Figures": FIGURE_RULES,
     "Correctness": CORRECTNESS_RULES,
     "Document": DOCUMENT_RULES,
