@@ -155,8 +155,9 @@ def test_a_stop_closes_the_record(
     process, output = long_run
     ranks = children(process.pid)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    _, told = process.communicate(timeout=30)
     assert process.returncode == 4
+    assert told.count("stopped") == 1
     assert gone(ranks, 1)
     record = RunRecord.open(output)
     assert record.manifest.state == "stopped" and record.manifest.times.finished

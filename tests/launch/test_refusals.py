@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
+import typer
 
 from openrecipes.cli.main import run
+from openrecipes.cli.train import end
+from openrecipes.errors import ExitCode
+from openrecipes.runs.record import RunRecord
 from tests.launch.conftest import CONFIG, RECIPE, write_rows
 
 
@@ -163,3 +169,47 @@ def test_dry_run_shows_the_command_and_writes_nothing(
     told = json.loads(capfd.readouterr().out)
     assert told["world_size"] == 2 and told["layout"]["ep"] == 2 and told["flags"]["steps"] == 2
     assert not output.exists()
+
+
+def test_rows_longer_than_a_micro_batchs_tokens_are_told_once(
+    inputs: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe, output = tmp_path / "recipe.yaml", tmp_path / "run"
+    fewer = ("max_tokens_per_gpu: 96,\n  rows_per_microbatch: 2", "max_tokens_per_gpu: 5")
+    assert fewer[0] in RECIPE
+    recipe.write_text(RECIPE.replace(*fewer))
+    words = ["run", str(recipe), *inputs, "--output", str(output), "--steps", "2", "--dry-run"]
+    assert run([*words, "--json"]) == 0
+    out, err = capfd.readouterr()
+    layout = json.loads(out)["layout"]
+    assert (layout["max_tokens_per_gpu"], layout["rows_per_microbatch"]) == (5, 1)
+    assert err.count("\n") == 1 and err.startswith("note: --max-tokens-per-gpu 5 is less than")
+    recipe.write_text(RECIPE)
+    assert run([*words, "--json"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_an_interrupted_start_is_a_stop(
+    base: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("openrecipes.launch.local.Ranks", interrupt)
+    assert run(base) == 4
+    assert capfd.readouterr().err.count("stopped") == 1
+    assert RunRecord.open(tmp_path / "run").manifest.state == "stopped"
+
+
+def test_a_ctrl_c_after_a_stop_says_nothing_more(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(typer.Exit) as ended:
+            end(ExitCode.STOPPED, tmp_path, as_json=False)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.exit_code == 4

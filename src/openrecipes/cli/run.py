@@ -54,7 +54,7 @@ def run(
     """
     from rich.console import Console
 
-    from openrecipes.cli.train import summary
+    from openrecipes.cli.train import end, tell
     from openrecipes.files import refuse_existing
     from openrecipes.launch.local import run_local
     from openrecipes.launch.plan import Plan, plan_run
@@ -73,6 +73,7 @@ def run(
     )
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         refuse_existing(output, force=force)
+    tell(plan.job.notes)
     if dry_run:
         if as_json:
             print_json(plan.as_json())
@@ -88,6 +89,4 @@ def run(
         env=plan.env,
         model={"name": plan.model_name},
     )
-    if as_json:
-        print_json(summary(output))
-    raise typer.Exit(code)
+    end(code, output, as_json=as_json)

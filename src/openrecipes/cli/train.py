@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from openrecipes.cli.output import panel, print_json
+from openrecipes.errors import ExitCode
 
 
 def register(app: typer.Typer) -> None:
@@ -48,12 +51,15 @@ def train(
     """
     from openrecipes.engine.job import prepare
     from openrecipes.flags.parse import parse_argv
+    from openrecipes.runs.record import RUN_ID_VARIABLE
 
     given = {**parse_argv(context.args), "output": str(output)}
     if "RANK" in os.environ:
         from openrecipes.engine.worker import work
 
         job = prepare(given, int(os.environ.get("WORLD_SIZE", "1")))
+        if os.environ["RANK"] == "0" and RUN_ID_VARIABLE not in os.environ:
+            tell(job.notes)
         raise typer.Exit(work(job, output, sys.argv, force=force))
 
     from rich.console import Console
@@ -63,7 +69,22 @@ def train(
     if nproc_per_node is not None:
         given["nproc-per-node"] = nproc_per_node
     job = prepare(given, nproc_per_node or 1)
+    tell(job.notes)
     code = run_local(job, output, argv=sys.argv, console=Console(stderr=True), force=force)
+    end(code, output, as_json=as_json)
+
+
+def tell(notes: Sequence[str]) -> None:
+    """What the user should know before it starts."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def end(code: ExitCode, output: Path, *, as_json: bool) -> NoReturn:
+    """Leave with a run's exit code."""
+    if code == ExitCode.STOPPED:
+        # It has been told; an impatient Ctrl-C while the process ends has nothing to stop.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if as_json:
         print_json(summary(output))
     raise typer.Exit(code)

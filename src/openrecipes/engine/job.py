@@ -52,6 +52,19 @@ class Job:
         """Given flags without effect, with the reason."""
         return ineffective(self.given, "native")
 
+    @property
+    def notes(self) -> list[str]:
+        """What is allowed and may not be meant, a line each."""
+        most = self.settings.max_tokens
+        limit = None if most is None else most * self.layout.cp
+        if limit is None or self.rows.row_tokens <= limit:
+            return []
+        ranks = f" x context parallel size {self.layout.cp}" if self.layout.cp > 1 else ""
+        return [
+            f"--max-tokens-per-gpu {most}{ranks} is less than a row of {self.rows.row_tokens} "
+            "tokens; each row is a micro-batch of its own, as in miles"
+        ]
+
 
 def prepare(given: Mapping[str, Value], world_size: int) -> Job:
     """Check flags, model, rows and layout together.

@@ -77,6 +77,9 @@ def run_local(
             return _close(RunWriter.open(output, manifest.id), ranks, stop, console)
     except RecordTaken:
         raise
+    except KeyboardInterrupt:  # before signals are watched for
+        close(writer, "stopped")
+        raise
     except BaseException as error:
         close(writer, "failed", Failure(kind="crash", phase="launch", message=repr(error)))
         raise
