@@ -45,7 +45,8 @@ def register(parent: typer.Typer) -> None:
         app,
         name="rows",
         rich_help_panel=panel("data"),
-        help="Build, look at and verify pretokenized rows.",
+        help="Build, look at and verify pretokenized rows.\n\n"
+        "Example: [bold]openrecipes rows inspect rows.parquet --row 0 --tokenizer DIR[/bold]",
     )
 
 
