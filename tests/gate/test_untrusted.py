@@ -94,10 +94,11 @@ def test_a_broken_manifest_is_one_error(
 
 
 def test_numbers_out_of_range_are_no_pass(tmp_path: Path) -> None:
-    """JSON's NaN and 1e999 in a steps file are losses that are no numbers."""
+    """JSON's NaN and 1e999 in a steps file are no numbers; where that is told, it is the input."""
     candidate = record(tmp_path / "c")
     lines = [json.loads(text) for text in (candidate / "steps.jsonl").read_text().splitlines()]
     for value in (math.nan, math.inf):
         lines[5]["loss"] = value
         (candidate / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        assert run(["check", str(candidate), str(record(tmp_path / f"r{value}"))]) == 1
+        assert run(["check", str(candidate), str(record(tmp_path / f"r{value}"))]) == 2
+        assert not (candidate / "verdicts").exists()

@@ -78,3 +78,45 @@ def test_an_existing_output_is_exit_2(
 def test_what_is_not_there_is_exit_2(command: list[str], capsys: Capture) -> None:
     assert run(command) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field"),
+    [
+        ("flags", {"tensor-model-parallel-size": "<script>"}, "flags.tensor-model-parallel-size"),
+        ("flags", {"lr": float("nan")}, "flags.lr"),
+        ("layout", {"tp": "x"}, "layout.tp"),
+    ],
+)
+@pytest.mark.parametrize("command", ["measure", "check", "publish", "site"])
+def test_a_record_with_an_impossible_value_is_exit_2_everywhere(
+    candidate: Path,
+    reference: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    command: str,
+    place: str,
+    value: dict[str, object],
+    field: str,
+) -> None:
+    output, recipes, site = tmp_path / "p.yaml", tmp_path / "own", tmp_path / "site"
+    argv = {
+        "measure": ["measure", str(candidate)],
+        "check": ["check", str(candidate), str(reference)],
+        "publish": words(candidate, reference, output),
+        "site": ["site", "build", "--recipes", str(recipes), "--output", str(site)],
+    }[command]
+    if command == "site":
+        assert run(["publish", str(candidate), "--output", str(recipes / "r.yaml")]) == 0
+        argv += ["--runs", str(tmp_path)]
+    before = (candidate / "verdicts" / "check.json").read_bytes()
+    file = candidate / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest[place] = {**manifest[place], **value}
+    file.write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert run(argv) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and f"{file}: {field} - found" in told
+    assert (candidate / "verdicts" / "check.json").read_bytes() == before
+    assert not output.exists() and not site.exists()

@@ -141,7 +141,7 @@ def test_a_rate_is_pooled_over_runs(tmp_path: Path) -> None:
     ("field", "value"),
     [
         ("world_size", 4),
-        ("layout", {"tp": 2}),
+        ("layout", {"tp": 2, "pp": 1, "etp": 1, "dp": 4}),
         ("rows", {"rows_sha256": "00" * 32, "row_tokens": 8192}),
         ("machine", {"gpu": "H100"}),
         ("flags", {"global-batch-size": 64}),

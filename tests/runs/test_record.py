@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openrecipes.errors import InputError
+from openrecipes.flags.parse import resolve
+from openrecipes.flags.table import ENGINES
 from openrecipes.runs.lock import RecordLock
 from openrecipes.runs.record import (
     MANIFEST,
@@ -141,9 +144,51 @@ def test_nan_and_infinity_are_never_written(writer: RunWriter, bad: float) -> No
     assert read(writer).steps()[0].loss is None
 
 
-def test_a_nan_that_another_program_wrote_is_read_as_unknown(writer: RunWriter) -> None:
-    (writer.path / STEPS).write_text('{"attempt": 1, "step": 0, "loss": NaN}\n')
-    assert read(writer).steps()[0].loss is None
+@pytest.mark.parametrize("bad", ["NaN", "-Infinity", "1e999"])
+def test_a_nan_that_another_program_wrote_is_refused(writer: RunWriter, bad: str) -> None:
+    writer.append(step(0))
+    writer.update(state="done")
+    with (writer.path / STEPS).open("a") as stream:
+        stream.write(f'{{"attempt": 1, "step": 1, "expert_load": {{"max": {bad}}}}}\n')
+    with pytest.raises(InputError) as caught:
+        read(writer).steps()
+    assert caught.value.file == f"{writer.path / STEPS}:2"
+    assert caught.value.field == "expert_load.max"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field"),
+    [
+        ("flags", {"tensor-model-parallel-size": "<script>"}, "flags.tensor-model-parallel-size"),
+        ("flags", {"tensor-model-parallel-size": "2"}, "flags.tensor-model-parallel-size"),
+        ("flags", {"tensor-model-parallel-size": True}, "flags.tensor-model-parallel-size"),
+        ("flags", {"global-batch-size": 10**400}, "flags.global-batch-size"),
+        ("flags", {"lr": math.nan}, "flags.lr"),
+        ("flags", {"lr": {}}, "flags.lr"),
+        ("flags", {"sequence-parallel": 1}, "flags.sequence-parallel"),
+        ("flags", {"recompute-modules": [1]}, "flags.recompute-modules"),
+        ("flags", {"recompute-granularity": "all"}, "flags.recompute-granularity"),
+        ("flags", {"unknown": [{"a": math.inf}]}, "flags.unknown.0.a"),
+        ("layout", {"tp": "x"}, "layout.tp"),
+        ("layout", {"tp": 1}, "layout.pp"),
+        ("memory", {"weights": math.nan}, "memory.weights"),
+    ],
+)
+def test_a_value_that_no_run_has_is_refused(
+    writer: RunWriter, place: str, value: dict[str, Any], field: str
+) -> None:
+    document = json.loads((writer.path / MANIFEST).read_text())
+    document[place] = value
+    (writer.path / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(InputError) as caught:
+        read(writer)
+    assert (caught.value.file, caught.value.field) == (str(writer.path / MANIFEST), field)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engines_defaults_and_unknown_flags_are_taken(writer: RunWriter, engine: str) -> None:
+    writer.update(flags={**resolve({"lr": 1}, engine), "new-flag": [{"any": "thing"}]})
+    assert read(writer).manifest.flags["new-flag"] == [{"any": "thing"}]
 
 
 @pytest.mark.parametrize("state", ["running", "failed", "stopped"])

@@ -102,7 +102,7 @@ def test_a_taken_port_is_named(address: tuple[str, int], tmp_path: Path) -> None
 def test_hostile_records_stay_text(tmp_path: Path) -> None:
     text = "<script>alert(1)</script>"
     make.run(
-        tmp_path / "x", text, steps=2, state="failed", layout={"label": text},
+        tmp_path / "x", text, steps=2, state="failed", layout={**make.LAYOUT, "label": text},
         failure={"kind": "crash", "message": text},
     )  # fmt: skip
     part = Watch(tmp_path).part()

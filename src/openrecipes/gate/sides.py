@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from openrecipes.errors import InputError
 from openrecipes.files import sha256_file
 from openrecipes.gate.plain import flatten, plain
@@ -204,11 +202,7 @@ def _layout(layout: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A layout block by dotted name; an absent part (no offload) is an absent name."""
     if not layout:
         return None
-    try:
-        whole = Layout.model_validate(dict(layout)).model_dump()
-    except ValidationError:
-        whole = dict(layout)  # an older record's, or a part of a layout
-    flat = flatten("layout", plain(whole))
+    flat = flatten("layout", plain(Layout.model_validate(dict(layout)).model_dump()))
     return {name: v for name, v in flat.items() if v is not None and name not in _PROSE}
 
 

@@ -191,27 +191,8 @@ def _layout(manifest: Manifest) -> Layout:
         flags = manifest.flags
         layout = Layout.from_flags(flags, world_size, row_tokens=row_tokens, layers=layers)
     else:
-        recipe_layout = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in manifest.layout.items()
-        }
-        layout = _layout_block(recipe_layout)
+        layout = Layout.model_validate(manifest.layout)
     return described(layout, row_tokens)
-
-
-def _layout_block(block: dict[str, Any]) -> Layout:
-    from pydantic import ValidationError
-
-    try:
-        return Layout.model_validate(block)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        raise InputError(
-            "complete the run's manifest",
-            field=".".join(["layout", *map(str, first["loc"])]),
-            found=first["input"],
-            expected=first["msg"],
-        ) from None
 
 
 def _arguments(manifest: Manifest) -> dict[str, Any]:

@@ -99,8 +99,7 @@ def _reference(reference: Manifest) -> str:
     text = f"{reference.engine} run {reference.id}"
     if reference.layout is None or not reference.rows.row_tokens:
         return text
-    block = {k: tuple(v) if isinstance(v, list) else v for k, v in reference.layout.items()}
-    layout = described(Layout.model_validate(block), reference.rows.row_tokens)
+    layout = described(Layout.model_validate(reference.layout), reference.rows.row_tokens)
     return f"{text}: {layout.summary}"
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from openrecipes.errors import InputError
+from openrecipes.errors import InputError, one_line
 from openrecipes.files import read_json, write_json
+from openrecipes.runs.checks import Wrong, not_finite, wrong_flag, wrong_layout
 from openrecipes.runs.lock import LOCK, RecordLock
 from openrecipes.runs.manifest import (
     RUN_VERSION,
@@ -293,10 +294,24 @@ def _manifest(document: Any, file: Path) -> Manifest:
             found=document.get("run_version"),
             expected=str(RUN_VERSION),
         )
+    _refuse(not_finite(document), file)
     try:
-        return Manifest.model_validate(document)
+        manifest = Manifest.model_validate(document)
     except ValidationError as error:
         raise _input_error(error, file) from None
+    _refuse(wrong_flag(manifest.flags) or wrong_layout(manifest.layout), file)
+    return manifest
+
+
+def _refuse(wrong: Wrong | None, file: str | Path) -> None:
+    if wrong is not None:
+        raise InputError(
+            "mend the record",
+            file=file,
+            field=one_line(wrong.field),
+            found=wrong.found,
+            expected=wrong.expected,
+        )
 
 
 def _state_of(file: Path) -> object:
@@ -339,7 +354,9 @@ def _read_steps(file: Path, *, may_be_cut: bool) -> Iterator[Step]:
 
 def _step(line: bytes, place: str) -> Step:
     try:
-        return Step.model_validate(json.loads(line))
+        document = json.loads(line)
+        _refuse(not_finite(document), place)
+        return Step.model_validate(document)
     except ValidationError as error:
         raise _input_error(error, place) from None
     except (ValueError, RecursionError) as error:
@@ -350,7 +367,7 @@ def _step(line: bytes, place: str) -> Step:
 
 def _input_error(error: ValidationError, file: str | Path) -> InputError:
     first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or None
+    field = one_line(".".join(str(part) for part in first["loc"])) or None
     found = None if first["type"] == "missing" else first["input"]
     return InputError("mend the record", file=file, field=field, found=found, expected=first["msg"])
 

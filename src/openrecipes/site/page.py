@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from markupsafe import Markup
-from pydantic import ValidationError
 
 from openrecipes.errors import InputError
 from openrecipes.layouts.layout import Layout
@@ -216,10 +215,7 @@ def side_of_run(run: Run) -> Side:
     from openrecipes.runs.measure import measure
 
     manifest = run.record.manifest
-    try:
-        layout = Layout.model_validate(manifest.layout) if manifest.layout else None
-    except ValidationError:
-        layout = None
+    layout = Layout.model_validate(manifest.layout) if manifest.layout else None
     try:
         result = measure(run.record)
     except InputError:
