@@ -50,7 +50,7 @@ class InputError(Exception):
         return {
             "file": self.file,
             "field": self.field,
-            "found": _plain(self.found),
+            "found": plain(self.found),
             "expected": self.expected,
             "action": self.action,
         }
@@ -66,16 +66,16 @@ class InputError(Exception):
         return " - ".join(part for part in (place, told, one_line(self.action)) if part)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """``value`` as JSON can hold it: what is not finite or not JSON's own becomes text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return str(value)
 
 

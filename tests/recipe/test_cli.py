@@ -77,9 +77,25 @@ def test_a_schema_fault_is_a_finding_and_an_unreadable_file_is_not(tmp_path, cap
     assert run(["lint", str(file), "--json"]) == 1
     (finding,) = document(capsys)["files"][0]["findings"]
     assert (finding["rule"], finding["field"]) == ("schema", "surprise")
+
+
+def test_a_file_that_cannot_be_read_hides_no_finding(wrong, tmp_path, capsys):
+    file = tmp_path / "r.yaml"
     file.write_text("a: [")
-    assert run(["lint", str(file), str(NANO), "--json"]) == 2
-    assert set(document(capsys)["error"]) == {"file", "field", "found", "expected", "action"}
+    missing = tmp_path / "missing.yaml"
+    assert run(["lint", str(file), str(wrong), str(missing), "--json"]) == 2
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [one["path"] for one in found["files"]] == [str(wrong)]
+    assert "mfu" in [one["rule"] for one in found["files"][0]["findings"]]
+    assert set(found["error"]) == {"file", "field", "found", "expected", "action"}
+    assert [line.split(" - ")[0] for line in err.splitlines()] == [
+        f"error: {file}:1", f"error: {missing}",
+    ]  # fmt: skip
+    assert run(["lint", str(file), str(wrong)]) == 2
+    assert "1 recipe: 1 error, 0 warnings, 1 note; 1 file cannot be read" in capsys.readouterr().out
+    assert run(["lint", str(file)]) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_every_other_command_refuses_a_recipe_that_is_none(tmp_path, capsys):
@@ -95,6 +111,17 @@ def test_nan_in_a_recipe_is_still_json(tmp_path, capsys):
     file.write_text(NANO.read_text().replace("mfu: 0.153", "mfu: .nan"))
     assert run(["lint", str(file), "--json"]) == 1
     assert document(capsys)["files"][0]["findings"][0]["found"] == "nan"
+
+
+@pytest.mark.parametrize("command", ["lint", "show", "compare", "migrate", "import", "doctor"])
+def test_keys_that_are_no_numbers_are_told_as_json(command, tmp_path, capsys):
+    file = tmp_path / "r.yaml"
+    file.write_text(NANO.read_text().replace("\nenv:\n", "\nenv:\n  .nan: efa\n  -.inf: x\n"))
+    files = [str(file)] * (2 if command == "compare" else 1)
+    assert run([command, *files, "--json"]) == (1 if command == "lint" else 2)
+    told = document(capsys)
+    faults = [told["error"]] if "error" in told else told["files"][0]["findings"]
+    assert faults[0]["field"] == "env.nan" and faults[0]["found"] == "nan"
 
 
 @pytest.mark.parametrize("engine", ["native", "miles", "automodel"])

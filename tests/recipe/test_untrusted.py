@@ -1,5 +1,6 @@
 """Text that nobody vouches for: a clear error or safe text, and quickly."""
 
+import os
 import random
 import time
 from pathlib import Path
@@ -79,6 +80,18 @@ def test_a_large_file_is_not_read(tmp_path):
     with pytest.raises(InputError, match="smaller"):
         lint(file)
     assert time.process_time() - started < 0.5
+
+
+def test_what_never_ends_is_not_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "registry" / "model" / "gpu"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "zero.yaml").symlink_to("/dev/zero")
+    assert run(["list", "--registry", str(tmp_path / "registry")]) == 0
+    assert capsys.readouterr().err.count("not a recipe:") == 2
+    for file in folder.iterdir():
+        assert run(["lint", str(file)]) == 2
 
 
 @pytest.mark.parametrize("path", ["missing.yaml", "."])

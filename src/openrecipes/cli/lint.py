@@ -38,7 +38,8 @@ def lint(
 ) -> None:
     """Check recipes: every relation between fields, the layout's rules, the command's flags.
 
-    Exit code 1 on an error (with --strict also on a warning), 2 on a file that cannot be read.
+    Exit code 1 on an error (with --strict also on a warning), 2 on a file that cannot be read;
+    the other files' findings are printed all the same.
 
     Example: [bold]openrecipes lint recipes/*/*/*.yaml[/bold]
     """
@@ -53,20 +54,20 @@ def lint(
             found[str(path)] = lint_file(path, rows=rows)
         except InputError as error:
             unreadable.append(error)
-    shown = Format.JSON if json else format
-    if unreadable and shown is Format.JSON:
-        raise unreadable[0]
-    _PRINT[shown](found)
+    if json or format is Format.JSON:
+        _json(found, unreadable)
+    else:
+        (_text if format is Format.TEXT else _github)(found, unreadable)
+    for fault in unreadable:
+        typer.echo(f"error: {fault}", err=True)
     if unreadable:
-        for fault in unreadable[:-1]:
-            typer.echo(f"error: {fault}", err=True)
-        raise unreadable[-1]
+        raise typer.Exit(ExitCode.USAGE)
     failing = ("error", "warning") if strict else ("error",)
     if any(one.severity in failing for findings in found.values() for one in findings):
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
-def _text(found: dict[str, list[Finding]]) -> None:
+def _text(found: dict[str, list[Finding]], unreadable: list[InputError]) -> None:
     for path, findings in found.items():
         for one in findings:
             place = f"{path}:{one.line}" if one.line else path
@@ -76,8 +77,14 @@ def _text(found: dict[str, list[Finding]]) -> None:
         severity: sum(one.severity == severity for group in found.values() for one in group)
         for severity in ("error", "warning", "note")
     }
-    told = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
-    typer.echo(f"{len(found)} recipe{'s' * (len(found) != 1)}: {told}")
+    told = ", ".join(_counted(count, name) for name, count in counts.items())
+    unread = f"; {_counted(len(unreadable), 'file')} cannot be read" if unreadable else ""
+    if found:
+        typer.echo(f"{_counted(len(found), 'recipe')}: {told}{unread}")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
 
 
 def _detail(one: Finding) -> str:
@@ -91,15 +98,16 @@ def _detail(one: Finding) -> str:
     return ", ".join(values) + f" ({one.message})" if values else one.message
 
 
-def _json(found: dict[str, list[Finding]]) -> None:
+def _json(found: dict[str, list[Finding]], unreadable: list[InputError]) -> None:
     files = [
         {"path": path, "findings": [one.as_json() for one in findings]}
         for path, findings in found.items()
     ]
-    print_json({"files": files})
+    error = {"error": unreadable[0].as_json()} if unreadable else {}
+    print_json({"files": files, **error})
 
 
-def _github(found: dict[str, list[Finding]]) -> None:
+def _github(found: dict[str, list[Finding]], unreadable: list[InputError]) -> None:
     commands = {"error": "error", "warning": "warning", "note": "notice"}
     for path, findings in found.items():
         for one in findings:
@@ -114,6 +122,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-_PRINT = {Format.TEXT: _text, Format.JSON: _json, Format.GITHUB: _github}

@@ -208,7 +208,7 @@ def _entries(table: Any, kind: str, model: type[T], path: str) -> dict[str, T]:
                 file=path,
                 field=".".join([kind, name, *map(str, first["loc"])]),
                 found=first["input"],
-                expected=first["msg"],
+                expected=first["msg"].removeprefix("Input should be "),
             ) from None
     return entries
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from openrecipes.errors import plain
 from openrecipes.recipe.lint.context import Context
 
 Severity = Literal["error", "warning", "note"]
@@ -44,12 +45,12 @@ class Finding:
             "rule": self.rule,
             "severity": self.severity,
             "field": self.field,
-            "found": self.found,
-            "expected": self.expected,
+            "found": plain(self.found),
+            "expected": plain(self.expected),
             "message": self.message,
         }
         if self.engine is not None:
-            document |= {"engine": self.engine, "nearest": self.nearest}
+            document |= {"engine": self.engine, "nearest": plain(self.nearest)}
         return document
 
 
