@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openrecipes.cli.main import run
-from tests.publish.conftest import BEGUN
+from tests.publish.conftest import BEGUN, manifest_of, write_run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -120,3 +120,49 @@ def test_a_record_with_an_impossible_value_is_exit_2_everywhere(
     assert told.count("\n") == 1 and f"{file}: {field} - found" in told
     assert (candidate / "verdicts" / "check.json").read_bytes() == before
     assert not output.exists() and not site.exists()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_without_its_steps_is_one_line(
+    candidate: Path, reference: Path, tmp_path: Path, capsys: Capture, which: int
+) -> None:
+    file = (candidate, reference)[which] / "steps.jsonl"
+    file.unlink()
+    output = tmp_path / "out" / "r.yaml"
+    assert run(words(candidate, reference, output)) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {file} - ") and told.count("\n") == 1
+    assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("usd", ["inf", "nan", "-1", "0", "1e-300", "1e300", "cheap", ""])
+def test_a_price_that_is_none_is_wrong_usage(
+    candidate: Path, tmp_path: Path, capsys: Capture, usd: str
+) -> None:
+    output = tmp_path / "out" / "r.yaml"
+    for argv in (["publish", str(candidate), "--output", str(output)], ["measure", str(candidate)]):
+        assert run([*argv, f"--usd-per-gpu-hour={usd}"]) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and "--usd-per-gpu-hour" in told
+    assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("usd", ["0.0001", "1000000"])
+def test_the_farthest_prices_give_figures(
+    candidate: Path, tmp_path: Path, capsys: Capture, usd: str
+) -> None:
+    argv = ["publish", str(candidate), "--output", str(tmp_path / "r.yaml"), "--usd-per-gpu-hour"]
+    assert run([*argv, usd]) in (0, 1)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_pooled_run_is_finished(tmp_path: Path, capsys: Capture) -> None:
+    runs = [
+        write_run(tmp_path / name, manifest_of(name, ep=2, max_tokens=2048, state=state))
+        for name, state in (("a", "done"), ("b", "running"))
+    ]
+    output = tmp_path / "out" / "r.yaml"
+    assert run(["publish", *map(str, runs), "--output", str(output)]) == 2
+    told = capsys.readouterr().err
+    assert f"{runs[1]}: state - found running" in told
+    assert not output.exists()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,43 @@ def test_measure_tells_people_too(tmp_path: Path, capsys: Capture) -> None:
     assert run(["measure", str(path)]) == 0
     told = capsys.readouterr().out
     assert "15.3%" in told and "0.28" in told and "15,728,640 tokens" in told
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+def test_an_unfinished_run_is_measured_and_told(
+    tmp_path: Path, capsys: Capture, state: str
+) -> None:
+    path = make_run(tmp_path / "run", steps=range(9), state=state).path
+    told = f"{path} is not finished: its state is {state}, 9 steps are recorded so far"
+    assert run(["measure", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert "Tokens/s per GPU" in shown.out and shown.err == told + "\n"
+    assert run(["measure", str(path), "--json"]) == 0
+    document = json_of(capsys)
+    assert document["notes"] == [told] and document["result"]
+
+
+def test_a_finished_run_has_no_note(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["measure", str(make_run(tmp_path / "run").path), "--json"]) == 0
+    assert json_of(capsys)["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds", "why"),
+    [
+        ({"profiler": True}, 1.0, "the profiler was on"),
+        ({"parity_probe": True}, 1.0, "the parity probe was on"),
+        ({"flags": {}, "rows": {}, "step_fields": {"slots": 9, "tokens": 9,
+          "supervised_tokens": 1}}, 1e4, "it rounds to nothing"),
+    ],
+)  # fmt: skip
+def test_an_unknown_rate_has_its_own_reason(
+    tmp_path: Path, capsys: Capture, fields: dict[str, Any], seconds: float, why: str
+) -> None:
+    path = make_run(tmp_path / "run", seconds=lambda step: seconds, **fields).path
+    assert run(["measure", str(path)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.split("  ", 1)[1].strip() == f"unknown: {why}"
 
 
 @pytest.mark.parametrize(

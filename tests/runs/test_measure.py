@@ -10,7 +10,7 @@ import pytest
 
 from openrecipes.errors import InputError
 from openrecipes.recipe.result import Result
-from openrecipes.runs.measure import PriceGiven, measure
+from openrecipes.runs.measure import LONGEST_STEP, SHORTEST_STEP, PriceGiven, measure
 from openrecipes.runs.record import RunRecord, RunWriter
 from tests.runs.records import BEGUN, NANO, add_steps, make_run, seconds_of
 
@@ -182,11 +182,35 @@ def test_too_few_steps_for_the_window_are_told(tmp_path: Path) -> None:
     assert measure(run, "1:4")["window"] == [1, 4]
 
 
-@pytest.mark.parametrize("bad", [None, 0.0])
-def test_a_step_without_a_time_is_told(tmp_path: Path, bad: float | None) -> None:
+@pytest.mark.parametrize("bad", [None, 0.0, 5e-324, 1e308])
+def test_a_step_without_a_plausible_time_is_told(tmp_path: Path, bad: float | None) -> None:
     run = make_run(tmp_path / "run", seconds=lambda step: bad if step == 9 else 1.0)
-    with pytest.raises(InputError, match="step 9"):
+    with pytest.raises(InputError, match=r"step 9.*30 days"):
         measure(run)
+
+
+@pytest.mark.parametrize("seconds", [SHORTEST_STEP, LONGEST_STEP])
+def test_the_farthest_step_times_give_figures(tmp_path: Path, seconds: float) -> None:
+    machine = {"machine": {"gpu": "CPU", "count": 8, "per_node": 8}}
+    run = make_run(tmp_path / "run", seconds=lambda step: seconds, **machine)
+    result = measure(run, price_given=PriceGiven(1.0))
+    json.dumps(result, default=str, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpu", "note"),
+    [
+        ("local", "CPU", "processes x (launch to finish), including startup"),
+        ("local", "H200", "GPUs x (launch to finish), including startup"),
+        ("slurm", "H200", "GPUs x (scheduler admission to finish), including startup"),
+    ],
+)
+def test_hours_count_from_what_the_launcher_knows(
+    tmp_path: Path, launcher: str, gpu: str, note: str
+) -> None:
+    machine = {"gpu": gpu, "count": 8, "per_node": 8}
+    run = make_run(tmp_path / "run", launcher=launcher, machine=machine)
+    assert measure(run)["gpu_hours_note"] == note
 
 
 def test_slots_that_contradict_the_batch_are_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from openrecipes.cli.measure import UsdPerGpuHour
 from openrecipes.cli.output import panel, print_json
 from openrecipes.errors import ExitCode
 
@@ -36,9 +37,7 @@ def publish(
     instance: Annotated[
         str | None, typer.Option(help="Cloud instance, where the record does not name it.")
     ] = None,
-    usd_per_gpu_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of one GPU for an hour, if you know better.")
-    ] = None,
+    usd_per_gpu_hour: UsdPerGpuHour = None,
     bundle: Annotated[
         bool, typer.Option("--bundle", help="Write NAME.evidence/ beside the recipe.")
     ] = False,
@@ -62,7 +61,7 @@ def publish(
         author_url=author_url,
         window=window,
         instance=instance,
-        price=Price(usd_per_gpu_hour=usd_per_gpu_hour) if usd_per_gpu_hour else None,
+        price=None if usd_per_gpu_hour is None else Price(usd_per_gpu_hour=usd_per_gpu_hour),
     )
     done = publish_runs(
         run, output, reference=reference, options=options, bundle=bundle, force=force

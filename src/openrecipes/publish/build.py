@@ -22,7 +22,7 @@ from openrecipes.recipe.validate import validate
 from openrecipes.recipe.workload import Build, Dataset
 from openrecipes.runs.measure import PriceGiven, measure
 from openrecipes.runs.record import Manifest, RunRecord
-from openrecipes.runs.settings import global_batch, precision
+from openrecipes.runs.settings import global_batch, precision, slowed
 
 #: Files that a recipe's reader has to bring: the flag, the shell variable, what it is.
 INPUTS: dict[str, tuple[str, str]] = {
@@ -63,22 +63,15 @@ def build(
             the record lacks.
     """
     manifest = records[0].manifest
-    if manifest.state != "done":
-        raise InputError(
-            "publish a finished run",
-            file=records[0].path,
-            field="state",
-            found=manifest.state,
-            expected="done",
-        )
+    for record in records:
+        _check_publishable(record)
     result = figures(records, options)
     if result["tokens_per_s_per_gpu"] is None:
         raise InputError(
-            "run it without profiler and parity probe; neither leaves a rate to publish",
+            "check the record; there is no rate to publish",
             file=records[0].path,
-            field="profiler" if manifest.profiler else "parity_probe",
-            found=True,
-            expected="false",
+            field="tokens_per_s_per_gpu",
+            found="a rate that rounds to 0",
         )
     proof = correctness(verdict, manifest, reference) if verdict else None
     verified = proof is not None and proof["result"] == "pass"
@@ -104,6 +97,27 @@ def build(
     planned = _validated({**parts, "status": "planned"})
     parts["run"] = render_run(planned)
     return _validated(parts)
+
+
+def _check_publishable(record: RunRecord) -> None:
+    """Only a finished run at full speed has figures that a recipe can stand on."""
+    manifest = record.manifest
+    if manifest.state != "done":
+        raise InputError(
+            "publish a finished run",
+            file=record.path,
+            field="state",
+            found=manifest.state,
+            expected="done",
+        )
+    if slowed(manifest):
+        raise InputError(
+            "run it without profiler and parity probe; neither leaves a rate to publish",
+            file=record.path,
+            field="profiler" if manifest.profiler else "parity_probe",
+            found=True,
+            expected="false",
+        )
 
 
 def figures(records: Sequence[RunRecord], options: Options) -> dict[str, Any]:

@@ -75,6 +75,8 @@ def publish(
         _refuse_foreign(folder)
     records = [RunRecord.open(run) for run in runs]
     against = None if reference is None else RunRecord.open(reference)
+    for record in [*records, *([against] if against else [])]:
+        record.steps()  # all is readable before anything is made of it
     sources = evidence.gather(records, against)
     published = [sources.published(record) for record in records]
     verdict, reason = read_verdict(records[0], against)

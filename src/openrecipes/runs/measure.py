@@ -37,12 +37,13 @@ from openrecipes.runs.settings import (
     origin,
     precision,
     routing,
+    slowed,
 )
 
 #: The spread that is published; the seeds do not say which theirs is.
 CV_KIND: CvKind = "population"
-GPU_HOURS_NOTE = "GPUs x (scheduler admission to finish), including startup"
-_GPU_HOURS_FROM_START = "GPUs x (start to finish), including startup"
+#: What a step can take, in seconds: less is below any clock's resolution, more is no step.
+SHORTEST_STEP, LONGEST_STEP = 1e-6, 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,15 @@ class _Sample:
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
 
-    @property
-    def watched(self) -> str | None:
-        """What was on that slows steps down: no rate is published then."""
-        if self.manifest.profiler:
-            return "the profiler was on"
-        return "the parity probe was on" if self.manifest.parity_probe else None
+
+def unfinished(records: Sequence[RunRecord]) -> list[str]:
+    """A sentence for each run that is not done: its figures are those of the steps so far."""
+    return [
+        f"{run.path} is not finished: its state is {run.manifest.state}, "
+        f"{len(run.steps())} steps are recorded so far"
+        for run in records
+        if run.manifest.state != "done"
+    ]
 
 
 def _block(
@@ -120,7 +124,7 @@ def _block(
     first = samples[0].manifest
     seconds = [s for sample in samples for s in sample.seconds]
     spread_ = spread(seconds, CV_KIND)
-    watched = next((sample.watched for sample in samples if sample.watched), None)
+    watched = next((why for sample in samples if (why := slowed(sample.manifest))), None)
     rate = None if watched else _rate(samples, [sample.tokens for sample in samples])
     day = _day(first)
     cost = _cost(first, rate, watched, day, instance, price_given)
@@ -199,13 +203,14 @@ def _sample(run: RunRecord, steps: list[Step], window: Window) -> _Sample:
         raise _in_run(error, run) from None
     measured = [s for s in steps if window.first <= s.step <= window.last]
     for step in measured:
-        if step.step_time_s is None or step.step_time_s <= 0:
+        seconds = step.step_time_s
+        if seconds is None or not SHORTEST_STEP <= seconds <= LONGEST_STEP:
             raise InputError(
                 "choose a window without it",
                 file=run.path,
                 field="step_time_s",
-                found=f"{step.step_time_s} at step {step.step}",
-                expected="a time above 0",
+                found=f"{seconds} at step {step.step}",
+                expected=f"a time from {SHORTEST_STEP:g} s to 30 days",
             )
     gpus = run.manifest.world_size or run.manifest.machine.count
     if not gpus:
@@ -315,7 +320,7 @@ def _active_params(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def _detail(sample: _Sample) -> dict[str, Any]:
-    rate = None if sample.watched else _rate([sample], [sample.tokens])
+    rate = None if slowed(sample.manifest) else _rate([sample], [sample.tokens])
     cv = spread(sample.seconds, CV_KIND).cv_percent
     return {
         "run": sample.manifest.id,
@@ -334,7 +339,11 @@ def _hours(sample: _Sample) -> float | None:
 
 
 def _hours_note(manifest: Manifest) -> str:
-    return GPU_HOURS_NOTE if manifest.times.admitted else _GPU_HOURS_FROM_START
+    """From when the hours count: a scheduler admits a run, a machine of one's own launches it."""
+    unit = "processes" if manifest.machine.gpu == CPU else "GPUs"
+    begun = "launch" if manifest.launcher == "local" else "scheduler admission"
+    begun = begun if manifest.times.admitted else "start"
+    return f"{unit} x ({begun} to finish), including startup"
 
 
 def _day(manifest: Manifest) -> date | None:

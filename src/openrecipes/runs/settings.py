@@ -71,6 +71,13 @@ def routing(manifest: Manifest, steps: Sequence[Step]) -> str | None:
     return "natural" if has_experts or dispatcher else None
 
 
+def slowed(manifest: Manifest) -> str | None:
+    """What was on that slows steps down, so that no rate is given; None for a run at full speed."""
+    if manifest.profiler:
+        return "the profiler was on"
+    return "the parity probe was on" if manifest.parity_probe else None
+
+
 def effective_recompute(manifest: Manifest) -> dict[str, Any] | None:
     """The recipe's ``effective_recompute`` block; None where the engine did not tell."""
     recompute = manifest.effective.recompute
