@@ -11,7 +11,16 @@ from openrecipes.recipe.lint.finding import Broken
 from openrecipes.recipe.lint.rules import GROUPS
 from openrecipes.recipe.validate import validate
 
-from .recipes import ALL, NANO, NANO_REFERENCE, SUPER, complete, data, with_arguments
+from .recipes import (
+    ALL,
+    NANO,
+    NANO_REFERENCE,
+    SUPER,
+    SUPER_REFERENCE,
+    complete,
+    data,
+    with_arguments,
+)
 
 SHA = hashlib.sha256(b"recipe").hexdigest()
 
@@ -95,6 +104,8 @@ CASES = [
     ("mfu", {"result.mfu": 0.152}, "result.mfu"),
     ("mfu", {"result.tokens_per_s_per_gpu": 7914.02}, "result.mfu"),
     ("mfu", {"gpu.type": "Unheard"}, "result.mfu"),
+    ("rate", {"result.tokens_per_s_per_gpu": 78140.2}, "result.tokens_per_s_per_gpu"),
+    ("rate", {"result.tokens_per_s_per_gpu": 78.1402}, "result.tokens_per_s_per_gpu"),
     ("active-params", {"result.active_params.count": 3227369473}, "result.active_params.count"),
     ("unknown-figures", {"result.mfu": None}, "result.mfu_note"),
     ("unknown-figures", {"result.usd_per_million_tokens": None}, "result.usd_note"),
@@ -183,6 +194,20 @@ CASES = [
         "correctness.component_tests.0.result",
     ),
     ("verdict-summary", {"correctness.summary": "failed at the loss"}, "correctness.summary"),
+    (
+        "convergence-steps",
+        {"correctness.convergence.steps": 19, "correctness.convergence.candidate_run": "b"},
+        "correctness.convergence.steps",
+    ),
+    (
+        "profiler",
+        {
+            "correctness.convergence.parity_probe": True,
+            "correctness.convergence.candidate_run": "a",
+        },
+        "correctness.convergence.parity_probe",
+    ),
+    ("model-known", {"model": "Nemotron-3-Nano-30B-A3"}, "model"),
     ("hashes", {"workload.dataset.rows_sha256": SHA[:-1]}, "workload.dataset.rows_sha256"),
     ("hashes", {"workload.dataset.rows_sha256": SHA.upper()}, "workload.dataset.rows_sha256"),
     ("hashes", {"workload.dataset.rows_sha256": "0" * 64}, "workload.dataset.rows_sha256"),
@@ -221,6 +246,42 @@ def test_a_broken_rule_is_found_at_its_field(rule, changes, field):
 def test_every_rule_has_a_case():
     elsewhere = {"no-effect", "price-of-day", "reviews", "path"}
     assert {rule for rule, *_ in CASES} | elsewhere == set(RULES)
+
+
+def test_another_run_than_the_measured_one_has_its_own_steps_and_probe():
+    check = "correctness.convergence."
+    changes = {check + "steps": 19, check + "parity_probe": True, check + "candidate_run": "c"}
+    assert findings(changed(changes)) == []
+
+
+@pytest.mark.parametrize(
+    "path, rate, severity",
+    [
+        (NANO_REFERENCE, 52292.0, "error"),  # 5,229.2 and a unit that slipped
+        (NANO_REFERENCE, 52.292, "warning"),
+        (NANO_REFERENCE, 5299.2, None),
+        (SUPER_REFERENCE, 68830.0, "error"),
+        (SUPER_REFERENCE, 6.883, "warning"),
+    ],
+)
+def test_a_rate_alone_has_bounds(path, rate, severity):
+    hits = findings(changed({"result.tokens_per_s_per_gpu": rate}, data(path)))
+    assert [(f.rule, f.severity) for f in hits] == ([("rate", severity)] if severity else [])
+
+
+def test_a_rate_is_held_against_gpu_hours_and_the_steps_of_the_flags():
+    recipe = changed({"result.gpu_hours": 0.1}, data(NANO_REFERENCE))
+    assert [f.rule for f in findings(recipe)] == ["gpu-hours"]
+
+
+def test_a_model_that_nobody_knows_is_a_warning_and_on_cpu_a_note():
+    recipe = changed({"model": "Nemotron-3-Nano-30B-A3"}, data(NANO_REFERENCE))
+    (hit,) = findings(recipe)
+    assert (hit.rule, hit.severity, hit.expected) == (
+        "model-known", "warning", "Nemotron-3-Nano-30B-A3B",
+    )  # fmt: skip
+    recipe["gpu"] = {"type": "CPU", "count": 8, "per_node": 8}
+    assert [f.severity for f in lint_data(recipe) if f.rule == "model-known"] == ["note"]
 
 
 @pytest.mark.parametrize("path", ALL)

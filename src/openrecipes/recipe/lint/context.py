@@ -127,6 +127,31 @@ class Context:
         """N of the model, where it is known."""
         return active_parameters(self.recipe.model)
 
+    @property
+    def candidate_was_measured(self) -> bool:
+        """Whether the candidate of the convergence check is a run that the figures are from.
+
+        A check that names no run is of the measured one; one that names a run, of those that
+        ``runs_detail`` lists.
+        """
+        recipe = self.recipe
+        check = recipe.correctness.convergence if recipe.correctness else None
+        if check is None or check.candidate_run is None:
+            return check is not None
+        details = (recipe.result.runs_detail if recipe.result else None) or ()
+        return check.candidate_run in {detail.run for detail in details}
+
+    @property
+    def n(self) -> int | None:
+        """N: the model's, where the table of names knows it, else the one that the recipe gives."""
+        told = self.recipe.result.active_params if self.recipe.result else None
+        return self.active_parameters or (told.count if told else None)
+
+    @property
+    def peak(self) -> float | None:
+        """Dense peak of one GPU in the recipe's precision, in FLOP/s."""
+        return None if self.gpu is None else self.gpu.peak(self.recipe.workload.precision)
+
     @cached_property
     def gpu(self) -> catalogue.Gpu | None:
         """The GPU, where the catalogue knows it."""

@@ -78,8 +78,8 @@ def _steps(context: Context) -> Iterator[Broken]:
     check = None if correctness is None else correctness.convergence
     if check is None or result is None or result.steps_per_run is None:
         return
-    if check.candidate_run is None and check.steps != result.steps_per_run:
-        message = "the measured run is the candidate; name candidate_run where it is not"
+    if context.candidate_was_measured and check.steps != result.steps_per_run:
+        message = "the measured run is the candidate; candidate_run names another where it is not"
         found, expected = check.steps, result.steps_per_run
         yield Broken("correctness.convergence.steps", found, expected, message)
 
@@ -151,7 +151,8 @@ CORRECTNESS_RULES = (
     LintRule(
         "convergence-steps",
         "error",
-        "convergence.steps = steps_per_run where the measured run is the candidate",
+        "convergence.steps = steps_per_run where the measured run is the candidate: candidate_run "
+        "is absent or in runs_detail",
         _steps,
     ),
     LintRule(

@@ -5,15 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
+from difflib import get_close_matches
 from typing import Any
 
+from openrecipes.architectures.configs import find, models
+from openrecipes.hardware.catalogue import CPU
 from openrecipes.recipe.lint.context import Context
-from openrecipes.recipe.lint.finding import Broken, LintRule
+from openrecipes.recipe.lint.finding import Broken, LintRule, Severity
 from openrecipes.recipe.names import path_faults
 
 _FIRST_DAY = date(2020, 1, 1)
 _HEX = re.compile(r"[0-9a-f]+")
 _PLACE = re.compile(r"recipes(/(?!\.)[a-z0-9._-]+){1,3}\.yaml")
+
+
+def _model_known(context: Context) -> Iterator[Broken]:
+    name = context.recipe.model
+    if find(name) is not None:
+        return
+    known = {model.name.lower(): model.name for model in models()}
+    near = get_close_matches(name[:100].lower(), known, n=1)
+    hint = f"did you mean {known[near[0]]}?" if near else "give active_params with its source"
+    message = f"N, layers and heads are not known, so what depends on them is not checked: {hint}"
+    severity: Severity = "note" if context.recipe.gpu.type == CPU else "warning"
+    expected = known[near[0]] if near else ", ".join(known.values())
+    yield Broken("model", name, expected, message, severity)
 
 
 def _hashes(context: Context) -> Iterator[Broken]:
@@ -189,6 +205,12 @@ def _names(context: Context) -> Iterator[Broken]:
 
 
 DOCUMENT_RULES = (
+    LintRule(
+        "model-known",
+        "warning",
+        "model is in the table of names (on CPU, where anything small is tried: a note)",
+        _model_known,
+    ),
     LintRule(
         "hashes",
         "error",

@@ -7,7 +7,7 @@ from math import sqrt
 
 from openrecipes.layouts.recompute import effective_recompute
 from openrecipes.metrics.rounding import half_digit
-from openrecipes.metrics.throughput import mfu
+from openrecipes.metrics.throughput import FLOPS_PER_PARAMETER, mfu
 from openrecipes.recipe.lint.context import Context
 from openrecipes.recipe.lint.finding import Broken, LintRule
 from openrecipes.recipe.workload import Build
@@ -16,6 +16,8 @@ from openrecipes.recipe.workload import Build
 STARTUP_HOURS = 1.0
 #: Bytes that a token takes in a parquet file: fewer is beyond its compression, more beyond int64.
 BYTES_PER_TOKEN = (0.1, 10.0)
+#: Shares of the dense peak that training runs reach; beyond them a unit may have slipped.
+PLAUSIBLE_MFU = (0.005, 0.7)
 #: How far the window's share of supervised tokens may lie from that of all rows.
 SHARE_WIDTH = 0.2
 
@@ -61,10 +63,7 @@ def _mfu(context: Context) -> Iterator[Broken]:
     result = context.recipe.result
     if result is None or result.mfu is None or result.tokens_per_s_per_gpu is None:
         return
-    peak = None if context.gpu is None else context.gpu.peak(context.recipe.workload.precision)
-    count = context.active_parameters
-    if count is None and result.active_params is not None:
-        count = result.active_params.count
+    peak, count = context.peak, context.n
     if peak is None or count is None:
         message = "the GPU's peak or the model's active parameters are not known"
         yield Broken("result.mfu", result.mfu, "null with mfu_note", message, "warning")
@@ -74,6 +73,24 @@ def _mfu(context: Context) -> Iterator[Broken]:
     if abs(result.mfu - expected) > width:
         message = f"6 x {count} x {result.tokens_per_s_per_gpu:g} / {peak:g} = {expected:.4g}"
         yield Broken("result.mfu", result.mfu, float(f"{expected:.3g}"), message)
+
+
+def _rate(context: Context) -> Iterator[Broken]:
+    result, peak, count = context.recipe.result, context.peak, context.n
+    rate = None if result is None else result.tokens_per_s_per_gpu
+    if rate is None or peak is None or count is None:
+        return
+    share = mfu(count, rate, peak)
+    most = peak / (FLOPS_PER_PARAMETER * count)
+    low, high = PLAUSIBLE_MFU
+    field = "result.tokens_per_s_per_gpu"
+    if share > 1:
+        message = f"more than {peak:g} FLOP/s can do with {count} active parameters"
+        yield Broken(field, rate, f"at most {most:.6g}", message)
+    elif not low <= share <= high:
+        expected = f"{low * most:.6g} to {high * most:.6g}"
+        message = f"an MFU of {share:.3g} is unheard of; is it in tokens/s per GPU?"
+        yield Broken(field, rate, expected, message, "warning")
 
 
 def _active(context: Context) -> Iterator[Broken]:
@@ -105,8 +122,8 @@ def _profiler(context: Context) -> Iterator[Broken]:
         yield Broken("result.profiler", True, False, message)
     correctness = context.recipe.correctness
     convergence = correctness.convergence if correctness else None
-    if convergence is not None and convergence.parity_probe and convergence.candidate_run is None:
-        message = "a rate measured with the parity probe on is not published; name candidate_run"
+    if convergence is not None and convergence.parity_probe and context.candidate_was_measured:
+        message = "a rate measured with the parity probe on is not published"
         yield Broken("correctness.convergence.parity_probe", True, False, message)
 
 
@@ -212,15 +229,16 @@ def _gpu_hours(context: Context) -> Iterator[Broken]:
     result, workload, gpu = context.recipe.result, context.recipe.workload, context.recipe.gpu
     if result is None or result.gpu_hours is None or result.tokens_per_s_per_gpu is None:
         return
-    if result.steps_per_run is None:
+    steps = result.steps_per_run or context.steps
+    if steps is None:
         return
-    tokens = result.steps_per_run * workload.global_batch * workload.row_tokens
+    tokens = steps * workload.global_batch * workload.row_tokens
     runs = result.runs or 1
     training = tokens / result.tokens_per_s_per_gpu / 3600
     lowest, highest = 0.9 * training, runs * (training + STARTUP_HOURS * gpu.count)
     found = result.gpu_hours
     if found < lowest:
-        message = f"{result.steps_per_run} steps alone take {training:.3g} GPU-hours at this rate"
+        message = f"{steps} steps alone take {training:.3g} GPU-hours at this rate"
         yield Broken("result.gpu_hours", found, f"at least {lowest:.3g}", message)
     elif found > highest:
         message = f"the steps take {training:.3g} GPU-hours at this rate"
@@ -319,6 +337,13 @@ FIGURE_RULES = (
         "error",
         "mfu = 6 x N x tokens_per_s_per_gpu / dense peak, within half of its third digit",
         _mfu,
+    ),
+    LintRule(
+        "rate",
+        "error",
+        f"tokens_per_s_per_gpu <= dense peak / (6 x N); beyond {PLAUSIBLE_MFU[0]:.1%} to "
+        f"{PLAUSIBLE_MFU[1]:.0%} of it a warning",
+        _rate,
     ),
     LintRule("active-params", "error", "active_params.count = N of the model's config", _active),
     LintRule("unknown-figures", "error", "a null price has usd_note, a null MFU mfu_note", _notes),

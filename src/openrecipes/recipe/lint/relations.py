@@ -46,7 +46,9 @@ _TRIAL = _bounded("TP x PP x CP x DP = GPUs (`trials`)")
 #: Field to what fixes it; items of a list have the place ``[]``.
 RELATIONS: dict[str, Relation] = {
     "schema_version": _exact("1 (`schema`)"),
-    "gpu.memory_gb": _exact("the GPU's label in the catalogue (`gpu-memory`)"),
+    "gpu.memory_gb": _exact(
+        "the GPU's label in the catalogue (`gpu-memory`); with an unknown GPU free"
+    ),
     "gpu.count": _exact("TP x PP x CP x DP (`world-divides`), nodes x per_node (`run-flags`)"),
     "gpu.per_node": _exact("the instance's GPUs (`instance-agrees`), run (`run-flags`)"),
     "workload.row_tokens": _exact("window_tokens, build, summary (`window-tokens`, `rows`)"),
@@ -62,7 +64,10 @@ RELATIONS: dict[str, Relation] = {
     ),
     "workload.dataset.build.parquet_bytes": _bounded("0.1 to 10 bytes a token (`rows`)"),
     **{f"layout.{axis}": _AXES for axis in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-    "layout.layer_split[]": _exact("layers of the model, run (`layer-split-fits`, `run-flags`)"),
+    "layout.layer_split[]": _exact(
+        "layers of the model, run (`layer-split-fits`, `run-flags`); with an unknown model free "
+        "where there is no run"
+    ),
     "layout.max_tokens_per_gpu": _exact("run, summary (`run-flags`, `layout-text`)"),
     "layout.rows_per_microbatch": _exact(
         "max(1, max_tokens_per_gpu x CP // row_tokens) (`rows-per-microbatch`)"
@@ -70,8 +75,8 @@ RELATIONS: dict[str, Relation] = {
     "layout.recompute.num_layers": _exact("run, summary (`run-flags`, `layout-text`)"),
     "layout.offload.optimizer_fraction": _exact("run, summary (`run-flags`, `layout-text`)"),
     "result.tokens_per_s_per_gpu": _bounded(
-        "MFU and price within half of their last digit (`mfu`, `price`); with step_time_s exact "
-        "(`step-time`), with runs_detail exact (`runs`)"
+        "at most peak / 6 N (`rate`); MFU and price, where given, within half of their last digit "
+        "(`mfu`, `price`); with step_time_s exact (`step-time`), with runs_detail exact (`runs`)"
     ),
     "result.nonpadding_tokens_per_s_per_gpu": _bounded(
         "at most the rate; the rate where there is no padding (`parts-of-rate`)"
@@ -90,8 +95,14 @@ RELATIONS: dict[str, Relation] = {
     "result.step_time_s.p50": _bounded("at most p95 (`step-time`)"),
     "result.step_time_s.p95": _bounded("p50 to max (`step-time`)"),
     "result.step_time_s.max": _bounded("at least p95 and mean; the CV's bounds (`step-time`)"),
-    "result.mfu": _exact("6 x N x rate / peak, three digits (`mfu`)"),
-    "result.active_params.count": _exact("N of the model's config (`active-params`)"),
+    "result.mfu": _exact(
+        "6 x N x rate / peak, three digits (`mfu`); with an unknown GPU, or an unknown model and "
+        "no active_params, free"
+    ),
+    "result.active_params.count": _exact(
+        "N of the model's config (`active-params`); with a model that the table of names does not "
+        "know free, with an MFU bounded (`mfu`)"
+    ),
     "result.steps_per_run": _exact("the steps that the flags ask for (`steps`)"),
     "result.window[]": _exact("last - first + 1 steps give window_tokens (`window-tokens`)"),
     "result.window_tokens": _exact("window x global_batch x row_tokens (`window-tokens`)"),
