@@ -14,9 +14,11 @@ from openrecipes.errors import InputError
 from openrecipes.gate.check import check
 from openrecipes.publish.options import Options, Price
 from openrecipes.publish.publish import Published, publish
+from openrecipes.publish.verify import verify
 from openrecipes.recipe.document import load
 from openrecipes.recipe.flags import recipe_flags
 from openrecipes.recipe.lint import lint
+from openrecipes.runs.record import RunRecord
 from tests.publish.conftest import ADDRESS, BEGUN, HOST, USER, manifest_of, write_run
 
 Edit = Callable[..., None]
@@ -186,6 +188,35 @@ def test_nothing_of_the_machine_or_its_user_is_published(
         text = file.read_text()
         for secret in (HOST, USER, ADDRESS, "/home/", "hf_abcdef"):
             assert secret not in text, f"{secret} in {file.name}"
+
+
+def test_no_path_of_the_machine_is_published(
+    tmp_path: Path, reference: Path, output: Path, edit: Edit
+) -> None:
+    place = "/scratch/project"
+    run = write_run(tmp_path / "run", manifest_of("cand-1", ep=2, max_tokens=2048), noise=1e-6)
+    manifest = RunRecord.open(run).manifest
+    for record in (run, reference):
+        edit(
+            record,
+            argv=[f"{place}/src/openrecipes/__main__.py", "run", f"--rows={place}/rows.parquet"],
+            flags={**manifest.flags, "prompt-data": f"{place}/rows.parquet"},
+            rows={**manifest.rows.model_dump(), "path": f"{place}/rows.parquet"},
+            model={**manifest.model.model_dump(), "source": f"{place}/model"},
+        )
+    edit(reference, flags={**manifest.flags, "expert-model-parallel-size": 1})
+    replicate = write_run(tmp_path / "again", manifest_of("again", ep=1, max_tokens=1024))
+    other = RunRecord.open(reference).manifest
+    edit(replicate, flags={**other.flags, "row-order-seed": 1}, rows=other.rows, model=other.model)
+    check(run, reference, [replicate])
+    done = published(run, reference, output)
+    assert done.evidence is not None and done.recipe.correctness is not None
+    for file in (output, *(path for path in done.evidence.rglob("*") if path.is_file())):
+        assert place not in file.read_text(), file
+        assert str(tmp_path) not in file.read_text(), file
+    argv = RunRecord.open(done.evidence / "candidate").manifest.argv
+    assert argv == ["openrecipes", "run", "--rows=rows.parquet"]
+    assert verify(output).ok
 
 
 def test_sha256sum_accepts_the_sums(candidate: Path, reference: Path, output: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrecipes.publish.scrub import Scrubber, strings
+from openrecipes.publish.scrub import Scrubber, portable, strings
 
 
 def scrub(text: str, **options: object) -> str:
@@ -81,3 +81,35 @@ def test_values_are_scrubbed_and_keys_stay() -> None:
         "n": 2.5,
     }
     assert list(strings(value)) == ["jane", "by jane"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/some/where/src/openrecipes/__main__.py", "openrecipes"),
+        ("/some/where/.venv/bin/openrecipes", "openrecipes"),
+        ("/data/rows.parquet", "rows.parquet"),
+        ("--rows=/data/team/rows.parquet", "--rows=rows.parquet"),
+        ("~/model/config.json", "config.json"),
+        ("/data/team/", "team"),
+        ("/", "."),
+        ("/a/b:/c/d", "b:d"),
+        (
+            "/cache/hub/models--nvidia--X/snapshots/0123456789012345678901234567890123456789",
+            "models--nvidia--X/snapshots/0123456789012345678901234567890123456789",
+        ),
+    ],
+)
+def test_absolute_paths_become_portable(text: str, expected: str) -> None:
+    assert portable(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("https://huggingface.co/nvidia/X", "out/run", "../rows.parquet", "--lr", "1e-5", ""),
+        *("$HOME/rows.parquet", "${DATA}/rows.parquet", "tokens/s", "nvidia/X"),
+    ],
+)
+def test_what_is_portable_stays(text: str) -> None:
+    assert portable(text) == text

@@ -20,10 +20,11 @@ from typing import Any
 
 from openrecipes.errors import InputError
 from openrecipes.files import read_json, read_text, sha256_file, write_json, write_text
+from openrecipes.flags.table import table
 from openrecipes.gate.check import VERDICT
 from openrecipes.publish.correctness import record_hashes
 from openrecipes.publish.options import Options
-from openrecipes.publish.scrub import Scrubber, strings
+from openrecipes.publish.scrub import Scrubber, each_text, portable, strings
 from openrecipes.runs.record import MANIFEST, STEPS, Manifest, RunRecord
 
 SUMS, OPTIONS = "SHA256SUMS", "publish.json"
@@ -53,10 +54,19 @@ class Sources:
     def published(self, record: RunRecord) -> RunRecord:
         """The record with its manifest as it may be published."""
         document = self.scrubber.value(record.manifest.model_dump(mode="json"))
+        document["argv"] = [portable(word) for word in document["argv"]]
+        document["flags"] |= _portable_paths(document["flags"])
+        for block, name in (("rows", "path"), ("model", "source")):
+            if document[block][name] is not None:
+                document[block][name] = portable(document[block][name])
         hosts = document["machine"]["hosts"]
         if hosts is not None:
             document["machine"]["hosts"] = [f"host-{i}" for i in range(1, len(hosts) + 1)]
         return RunRecord(record.path, Manifest.model_validate(document))
+
+    def published_verdict(self, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        """The verdict as it may be published, but for the records that it names."""
+        return dict(each_text(self.scrubber.value(dict(verdict)), portable))
 
 
 def gather(runs: Sequence[RunRecord], reference: RunRecord | None) -> Sources:
@@ -151,9 +161,16 @@ def open_evidence(folder: Path) -> tuple[Sources, Options, dict[str, Any] | None
     return Sources(tuple(runs), reference, Scrubber()), options, verdict
 
 
+def _portable_paths(flags: Mapping[str, Any]) -> dict[str, str]:
+    """The flags that hold paths; where files lie is no part of a training."""
+    known = table()
+    paths = {n: v for n, v in flags.items() if n in known and known[n].type == "path" and v}
+    return {name: portable(path) for name, path in paths.items()}
+
+
 def _write_verdict(folder: Path, sources: Sources, verdict: Mapping[str, Any]) -> None:
     """Copy the verdict; its inputs become the copies, by relative path and hash."""
-    document = sources.scrubber.value(dict(verdict))
+    document = sources.published_verdict(verdict)
     inputs = dict(document["inputs"])
     for name in (CANDIDATE, REFERENCE):
         copied = RunRecord.open(folder / name)

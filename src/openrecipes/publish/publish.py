@@ -91,7 +91,7 @@ def publish(
         recipe = build(
             published,
             options,
-            None if verdict is None else sources.scrubber.value(verdict),
+            None if verdict is None else sources.published_verdict(verdict),
             None if against is None else sources.published(against).manifest,
             block,
         )

@@ -11,13 +11,15 @@ import getpass
 import ipaddress
 import re
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 _HOME = re.compile(
     r"(?<![\w.])(?:/home/|/Users/|/export/home/)([A-Za-z0-9._-]+)|(?<![\w./])/root\b"
 )
+#: An absolute path, or one from a home; an address (https://...) is none.
+_ABSOLUTE = re.compile(r"(?<![\w.~/$}-])(?!//)(?:~?/[^\s'\"=:,;]*|~[\w.-]+/[^\s'\"=:,;]*)")
 _EMAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _LOGIN = re.compile(r"\b([a-z_][a-z0-9_.-]*)@([A-Za-z][A-Za-z0-9.-]*)\b(?!:[0-9a-f]{16})")
 _USER_WORD = re.compile(
@@ -131,13 +133,37 @@ class Scrubber:
 
     def value(self, value: Any) -> Any:
         """``value`` with every text in it scrubbed; keys stay."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {key: self.value(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
-        return value
+        return each_text(value, self.text)
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` with every text in it changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: each_text(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [each_text(item, change) for item in value]
+    return value
+
+
+def portable(text: str) -> str:
+    """``text`` with each absolute path in it cut to what another machine has, too.
+
+    That is the last part of it; a model in the hub's cache keeps its id and revision, and our own
+    program, started as a module, its name.
+    """
+    return _ABSOLUTE.sub(_relative, text)
+
+
+def _relative(match: re.Match[str]) -> str:
+    path = match.group().rstrip("/")
+    hub = path.find("/models--")
+    if hub >= 0:
+        return path[hub + 1 :]
+    if path.endswith("/openrecipes/__main__.py"):
+        return "openrecipes"
+    return path.rpartition("/")[2] or "."
 
 
 def strings(value: Any) -> Iterator[str]:
