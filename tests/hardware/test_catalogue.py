@@ -110,6 +110,13 @@ def test_users_add_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("[gpus.X]\nlabel_gb = -1\n", "gpus.X.label_gb"),
         ("[gpus.X]\nlabel_gb = nan\n", "gpus.X.label_gb"),
         ("[gpus.X]\nlabel_gb = 'many'\n", "gpus.X.label_gb"),
+        ("[gpus.X.peaks]\nbf16 = 5e-324\n", "gpus.X.peaks.bf16"),
+        ("[gpus.X.peaks]\nbf16 = inf\n", "gpus.X.peaks.bf16"),
+        (
+            "[instances.X]\ngpu = 'H200'\ngpus = 8\n[[instances.X.prices]]\nusd_per_hour = nan\n"
+            "from = 2026-01-01\nsource = 'x'\n",
+            "instances.X.prices.0.usd_per_hour",
+        ),
         ("[gpus]\nX = 1\n", "gpus.X"),
         ("gpus = 1\n", "gpus"),
         ("[gpu.X]\n", "gpu"),

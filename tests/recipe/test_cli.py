@@ -159,9 +159,13 @@ def test_new_for_a_users_own_checkpoint(tmp_path, capsys):
     folder = tmp_path / "my-model"
     folder.mkdir()
     config = configs.find("Nemotron-3-Nano-30B-A3B").config()
-    (folder / "config.json").write_text(json.dumps(config))
-    assert run(["new", "--hf-checkpoint", str(folder), "--gpus", "8", "--json"]) == 0
-    assert document(capsys)["recipe"]["model"] == "my-model"
+    argv = ["new", "--hf-checkpoint", str(folder), "--gpus", "8", "--json"]
+    names = {None: "my-model", "org/Better-7B": "Better-7B", "/data/own/": "own", "./": "my-model",
+             "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "Nemotron-3-Nano-30B-A3B"}  # fmt: skip
+    for given, name in names.items():
+        (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": given}))
+        assert run(argv) == 0
+        assert document(capsys)["recipe"]["model"] == name
 
 
 def test_new_with_rows(tmp_path, capsys):
@@ -174,13 +178,23 @@ def test_new_with_rows(tmp_path, capsys):
         mask = np.ones(256, np.uint8)
         mask[0] = 0
         lengths = np.array([256], np.int32)
-        writer.write(Row(np.arange(256, dtype=np.int32), mask, lengths))
-    block = {"name": "mine", "rows_sha256": None, "build": {"rows": 2560, "row_tokens": 256}}
+        for _ in range(100):
+            writer.write(Row(np.arange(256, dtype=np.int32), mask, lengths))
+    block = {"name": "mine", "rows_sha256": None, "build": {"rows": 100, "row_tokens": 256}}
     (tmp_path / "rows.parquet.build.json").write_text(json.dumps(block))
+    output = tmp_path / "new.yaml"
     argv = ["new", "--model", "Nemotron-3-Nano-30B-A3B", "--rows", str(rows), "--gpus", "8"]
-    assert run([*argv, "--json"]) == 0
-    workload = document(capsys)["recipe"]["workload"]
+    assert run([*argv, "--global-batch", "32", "--output", str(output), "--json"]) == 0
+    recipe = document(capsys)["recipe"]
+    workload = recipe["workload"]
     assert workload["row_tokens"] == 256 and workload["dataset"]["name"] == "mine"
+    assert recipe["arguments"]["train-iters"] == "3"  # 100 rows give no more
+    assert lint(output) == []
+    assert run([*argv, "--global-batch", "8", "--json"]) == 0
+    assert document(capsys)["recipe"]["arguments"]["train-iters"] == "12"
+    for more in (["--global-batch", "128"], ["--global-batch", "32", "--steps", "4"]):
+        assert run([*argv, *more]) == 2
+        assert "--rows - found 100 rows, expected at least 128" in capsys.readouterr().err
     assert run([*argv[:-3], str(tmp_path / "none.parquet")]) == 2
 
 

@@ -86,7 +86,9 @@ def new(
         int | None, typer.Option(help="Row length, where --rows is not given.", min=1)
     ] = None,
     global_batch: Annotated[int, typer.Option(help="Rows per step.", min=1)] = 128,
-    steps: Annotated[int, typer.Option(help="Steps.", min=1)] = 20,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps; by default 20, or as many as --rows give.", min=1)
+    ] = None,
     output: Output = None,
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the recipe's data.")] = False,
@@ -179,11 +181,12 @@ def migrate(
 
 
 def _rows(path: Path) -> dict[str, Any]:
-    """The rows' length, and the data-set block that their build left beside them."""
+    """The rows' length and number, and the data-set block that their build left beside them."""
     from openrecipes.rows.parquet import RowsFile
     from openrecipes.rows.report import read_build
 
-    return {"row_tokens": RowsFile(path).row_tokens, "dataset": read_build(path)}
+    rows = RowsFile(path)
+    return {"row_tokens": rows.row_tokens, "count": rows.rows, "dataset": read_build(path)}
 
 
 def _write(text: str, output: Path | None, force: bool) -> None:

@@ -31,7 +31,8 @@ _FILE_LIMIT = 2**20  # bytes
 _PEAK_OF = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 T = TypeVar("T", bound=BaseModel)
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: Within what machines have and cost, so that figures made from two of them stay finite.
+Positive = Annotated[float, Field(ge=1e-9, le=1e24, allow_inf_nan=False)]
 
 
 class _Entry(BaseModel):

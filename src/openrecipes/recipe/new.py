@@ -60,6 +60,8 @@ _NOTES = """\
 _MOST_EP = 8
 #: Rows' length where neither rows nor --row-tokens say it.
 _ROW_TOKENS = 8192
+#: Steps of a run that measures, where neither --steps nor the rows say another number.
+_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Request:
         engine: the engine; ``None`` is the native one.
         row_tokens: row length.
         global_batch: rows per step.
-        steps: steps.
-        rows: the rows' ``workload.dataset`` block and their length.
+        steps: steps; ``None`` for as many as are usual and as the rows give.
+        rows: the rows' ``workload.dataset`` block, their length and how many there are.
     """
 
     model: str | None
@@ -87,7 +89,7 @@ class Request:
     engine: str | None
     row_tokens: int | None
     global_batch: int
-    steps: int
+    steps: int | None
     rows: dict[str, Any] | None = None
 
 
@@ -110,6 +112,7 @@ def planned_recipe(request: Request) -> Recipe:
     gpu = _gpu(request)
     row = (request.rows or {}).get("row_tokens") or request.row_tokens or _ROW_TOKENS
     layout = _layout(request, engine, config, int(row))
+    steps = _steps(request)
     env = {} if gpu["type"] == catalogue.CPU else _environment(engine)
     workload = {
         "row_tokens": int(row),
@@ -126,7 +129,7 @@ def planned_recipe(request: Request) -> Recipe:
         "stack": {"engine": engine},
         "workload": workload | ({"dataset": dataset} if dataset else {}),
         "layout": described(layout, int(row)).block(),
-        "arguments": _arguments(engine, request),
+        "arguments": _arguments(engine, steps),
         "inputs": {},
         "env": env,
         "run": None,
@@ -183,9 +186,15 @@ def _model(request: Request) -> tuple[str, NemotronHConfig, configs.Model | None
             found=kind,
             expected=f"{TRAINED} ({', '.join(trained_models())})",
         )
-    known = configs.find(str(document.get("_name_or_path") or folder.name))
-    config = NemotronHConfig.from_hf(document)
-    return (known.name if known else folder.name or "model"), config, known
+    name = _own_name(document.get("_name_or_path")) or folder.resolve().name or "model"
+    known = configs.find(name)
+    return (known.name if known else name), NemotronHConfig.from_hf(document), known
+
+
+def _own_name(given: Any) -> str | None:
+    """The model's name in ``_name_or_path``, which is a hub's id or a folder, or nothing."""
+    name = given.strip().rstrip("/").rpartition("/")[2] if isinstance(given, str) else ""
+    return name if name.strip(".") and name.isprintable() else None
 
 
 def _gpu(request: Request) -> dict[str, Any]:
@@ -283,12 +292,27 @@ def _environment(engine: str) -> dict[str, str]:
     return env | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
-def _arguments(engine: str, request: Request) -> dict[str, Any]:
+def _steps(request: Request) -> int:
+    rows = (request.rows or {}).get("count")
+    if rows is None:
+        return request.steps or _STEPS
+    most = rows // request.global_batch
+    if most < (request.steps or 1):
+        raise InputError(
+            "choose fewer --steps, a smaller --global-batch or more rows",
+            field="--rows",
+            found=f"{rows} rows",
+            expected=f"at least {(request.steps or 1) * request.global_batch}",
+        )
+    return request.steps or min(most, _STEPS)
+
+
+def _arguments(engine: str, steps: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {"hf-checkpoint": "$HF_CKPT"}
     if engine == "miles":
-        arguments |= _MILES | {"num-rollout": str(request.steps)}
+        arguments |= _MILES | {"num-rollout": str(steps)}
     else:
-        arguments |= {"train-iters": str(request.steps)}
+        arguments |= {"train-iters": str(steps)}
     arguments |= {"prompt-data": "$SFT_DATA"} | _TRAINING
     known = table()
     return {
