@@ -223,7 +223,7 @@ def texts(conversation: Conversation) -> Iterator[str]:
         for value in message.values():
             if isinstance(value, str):
                 yield value
-            elif isinstance(value, list | dict):
+            else:
                 yield from _strings(value)
     if conversation.tools:
         yield from _strings(conversation.tools)
@@ -234,8 +234,10 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield key
+            yield str(key)
             yield from _strings(item)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings(item)
+    elif not (value is None or isinstance(value, int | float)):
+        yield str(value)  # bytes and days of a parquet file: a template may print them

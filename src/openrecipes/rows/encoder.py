@@ -14,7 +14,8 @@ from openrecipes import files
 from openrecipes.errors import InputError
 from openrecipes.rows.conversations import Conversation, conversation, texts
 from openrecipes.rows.masks import MASK_TYPES, TURN_END, TURN_START, Mask, Masker
-from openrecipes.rows.refusals import Refusal
+from openrecipes.rows.refusals import Refusal, unexpected
+from openrecipes.rows.rendering import FaithfulTemplate
 from openrecipes.rows.templates import SPAN_CLOSE, SPAN_OPEN, ChatTemplate
 from openrecipes.rows.tokenization import Ids, TextTokenizer
 
@@ -91,9 +92,10 @@ class Encoder:
             spans=settings.mask_type == "generation",
         )
         self._arguments_as_mapping = _wants_mapping(self.template)
-        self._masker = Masker(settings.mask_type, self.tokenizer, self.template)
         turns = self._turn_tokens()
         self._markers = self._dangerous(turns)
+        faithful = FaithfulTemplate(self.template, self._markers)
+        self._masker = Masker(settings.mask_type, self.tokenizer, faithful)
         self.vocabulary = settings.vocabulary or self.tokenizer.vocabulary
         self.eos = self._eos(turns)
         self.turn_ends = self._turn_ends(turns)
@@ -114,27 +116,31 @@ class Encoder:
 
         A record may be a Refusal already (a line that could not be parsed): it is passed on.
         """
-        talks = [self._checked(record) for record in records]
+        talks = [self._attempted(record) for record in records]
         masked = iter(self._masker([talk for talk in talks if not isinstance(talk, Refusal)]))
         return [
             talk if isinstance(talk, Refusal) else self._encoded(next(masked)) for talk in talks
         ]
 
-    def _checked(self, record: Any) -> Conversation | Refusal:
+    def _attempted(self, record: Any) -> Conversation | Refusal:
         if isinstance(record, Refusal):
             return record
         try:
-            talk = self.conversation(record)
+            return self._checked(self.conversation(record))
         except Refusal as refusal:
             return refusal
+        except Exception as error:
+            return unexpected(error)
+
+    def _checked(self, talk: Conversation) -> Conversation:
         if self.settings.mask_type == "all":
             return talk
         if not any(m["role"] == "assistant" for m in talk.messages):
-            return Refusal("no-assistant", f"{len(talk.messages)} messages, none by assistant")
+            raise Refusal("no-assistant", f"{len(talk.messages)} messages, none by assistant")
         said = "\n".join(texts(talk))
         for marker in self._markers:
             if marker in said:
-                return Refusal("markers-in-content", f"{marker} stands in a message's text")
+                raise Refusal("markers-in-content", f"{marker} stands in a message's text")
         return talk
 
     def _encoded(self, masked: tuple[Ids, Mask] | Refusal) -> Encoded | Refusal:
@@ -170,6 +176,8 @@ class Encoder:
 
     def _dangerous(self, turns: list[str]) -> list[str]:
         """Text that no message may hold: it would look like a turn of its own."""
+        if self.settings.mask_type == "all":  # every token is learned: nothing can mislead
+            return []
         markers = set(turns)
         if self.settings.mask_type == "qwen3_5":
             markers |= {TURN_START, TURN_END}

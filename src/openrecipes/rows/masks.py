@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from openrecipes.errors import InputError
 from openrecipes.rows.conversations import Conversation
-from openrecipes.rows.refusals import Refusal
-from openrecipes.rows.templates import ChatTemplate
+from openrecipes.rows.refusals import Refusal, unexpected
+from openrecipes.rows.rendering import FaithfulTemplate
 from openrecipes.rows.tokenization import Ends, Ids, TextTokenizer, Tokens
 
 MaskType = Literal["qwen3_5", "qwen3", "qwen", "distill_qwen", "generation", "all"]
@@ -120,10 +120,11 @@ class Masker:
         InputError: the type and the template do not belong together.
     """
 
-    def __init__(self, kind: str, tokenizer: TextTokenizer, template: ChatTemplate) -> None:
+    def __init__(self, kind: str, tokenizer: TextTokenizer, template: FaithfulTemplate) -> None:
         self.kind = kind
         self._tokenizer = tokenizer
-        self._template = template
+        self._faithful = template
+        self._template = template.template
         checks: dict[str, Callable[[], str | None]] = {
             "qwen3_5": self._misfit_text,
             "qwen3": self._misfit_dummy,
@@ -146,10 +147,17 @@ class Masker:
             reason = misfit()
         except Refusal as refusal:
             reason = refusal.detail
+            if refusal.reason == "template-error" and self._by_text is not None:
+                raise InputError(
+                    "mend the chat template",
+                    file=template.template.name,
+                    found=reason,
+                    expected="a template that renders a user's and an assistant's message",
+                ) from None
         if reason is not None:
             raise InputError(
                 f"choose another --loss-mask-type ({', '.join(MASK_TYPES)}) or template",
-                file=template.name,
+                file=template.template.name,
                 field="--loss-mask-type",
                 found=f"{kind}: {reason}",
                 expected="a mask type that fits the chat template",
@@ -167,12 +175,12 @@ class Masker:
     # One rendering, spans of text -------------------------------------------------------------
 
     def _answers(self, conversation: Conversation) -> Laid:
-        text = self._template.render(conversation.messages, conversation.tools).text
+        text = self._faithful.render(conversation.messages, conversation.tools).text
         encoded = _utf8(text)
         return Laid(text, encoded, answer_spans(encoded, learned(conversation.messages)))
 
     def _generations(self, conversation: Conversation) -> Laid:
-        rendered = self._template.render(conversation.messages, conversation.tools)
+        rendered = self._faithful.render(conversation.messages, conversation.tools)
         learn = learned(conversation.messages)
         if len(rendered.spans) != len(learn):
             if not all(learn):
@@ -188,14 +196,14 @@ class Masker:
         )
 
     def _everything(self, conversation: Conversation) -> Laid:
-        text = self._template.render(conversation.messages, conversation.tools).text
+        text = self._faithful.render(conversation.messages, conversation.tools).text
         encoded = _utf8(text)
         return Laid(text, encoded, [(0, len(encoded))])
 
     # Each message by itself ---------------------------------------------------------------------
 
     def _rendered_ids(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Ids:
-        text = self._template.render(messages, tools).text
+        text = self._faithful.render(messages, tools).text
         _utf8(text)
         return self._tokenizer.ids(text)
 
@@ -238,6 +246,7 @@ class Masker:
         first, last = conversation.messages[0], conversation.messages[-1]
         if last["role"] != "assistant" or not isinstance(last.get("content"), str):
             raise Refusal("mask-misfit", "the last message is not an assistant's text")
+        self._faithful.render([first], conversation.tools)
         prompt = self._template.generation_prompt([first], conversation.tools)
         _utf8(prompt + last["content"])
         asked, answered = self._tokenizer.ids(prompt), self._tokenizer.ids(last["content"])
@@ -311,10 +320,13 @@ def _utf8(text: str) -> bytes:
 
 
 def _attempt(make: Callable[[Conversation], T], conversation: Conversation) -> T | Refusal:
+    """What is made of a conversation, or why it is refused: no fault of one ends all."""
     try:
         return make(conversation)
     except Refusal as refusal:
         return refusal
+    except Exception as error:
+        return unexpected(error)
 
 
 def _covered(tokens: Tokens, laid: Laid) -> Masked:

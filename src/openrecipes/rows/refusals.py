@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openrecipes.errors import InputError
+from openrecipes.errors import InputError, one_line
 
 #: Every reason for a refusal, with what is expected instead.
 EXPECTED = {
@@ -18,6 +18,7 @@ EXPECTED = {
     "mask-misfit": "messages that the loss mask type can mask",
     "id-out-of-vocabulary": "ids below the vocabulary size",
     "overlong": "conversations that fit into a row",
+    "message-not-rendered": "a chat template that prints every message",
 }
 REASONS = tuple(EXPECTED)
 
@@ -27,13 +28,18 @@ class Refusal(Exception):
 
     Args:
         reason: one of ``REASONS``.
-        detail: what was found, on one line.
+        detail: what was found; it is kept as one line that any file can hold.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
-        self.detail = detail
-        super().__init__(reason, detail)
+        self.detail = one_line(detail)
+        super().__init__(reason, self.detail)
+
+
+def unexpected(error: Exception) -> Refusal:
+    """A fault of one record that nothing foresaw (nesting too deep, a value of a strange type)."""
+    return Refusal("broken-conversation", f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
