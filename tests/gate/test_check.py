@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +198,14 @@ def test_an_unfinished_run_is_a_persons_decision(tmp_path: Path, state: str) -> 
 
 
 def test_a_record_is_no_proof_of_itself(tmp_path: Path) -> None:
-    reference = record(tmp_path / "r")
-    verdict = check(reference, reference)
-    assert verdict.verdict == "review"
-    assert "one record" in verdict.reasons[0]
+    candidate = record(tmp_path / "c")
+    check(candidate, record(tmp_path / "r"))
+    before = (candidate / "verdicts/check.json").read_bytes()
+    copy = shutil.copytree(candidate, tmp_path / "copy")
+    for other in (candidate, copy):
+        with pytest.raises(InputError, match="the same record"):
+            check(candidate, other)
+        assert (candidate / "verdicts/check.json").read_bytes() == before
 
 
 def test_no_step_is_wrong_input_and_nothing_is_written(tmp_path: Path) -> None:

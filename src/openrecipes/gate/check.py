@@ -108,7 +108,19 @@ def compare(
     replicates: Sequence[Side] = (),
     reviews: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict:
-    """The verdict over two loaded sides; writes nothing."""
+    """The verdict over two loaded sides; writes nothing.
+
+    Raises:
+        InputError: both sides are one run, or replicates without two runs.
+    """
+    if candidate.kind == reference.kind == "run" and candidate.hashes == reference.hashes:
+        raise InputError(
+            "give two runs; a run proves nothing about itself",
+            file=candidate.path,
+            field="REFERENCE",
+            found=f"{reference.path}, the same record",
+            expected="another run",
+        )
     found = configuration.compare(candidate, reference, reviews)
     convergence = None
     if candidate.kind == reference.kind == "run":
