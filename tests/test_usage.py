@@ -35,3 +35,9 @@ def test_usage_errors_follow_the_error_contract(
     assert "openrecipes" in error["action"]
     if found is not None:
         assert (str(error["found"]), error["expected"]) == (str(found), expected)
+
+
+@pytest.mark.parametrize("group", ["rows", "model", "site"])
+def test_a_groups_help_has_an_example(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([group, "--help"]) == 0
+    assert f"Example: openrecipes {group} " in capsys.readouterr().out

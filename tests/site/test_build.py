@@ -176,10 +176,12 @@ def test_names_that_servers_refuse_get_plain_addresses(tmp_path: Path) -> None:
         assert set(address) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/")
 
 
-def test_no_recipe_gives_a_site_that_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_recipes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
-    build(tmp_path / "recipes", tmp_path / "site")
-    assert "no recipe here yet" in Page.of(tmp_path / "site/index.html").words()
+    (tmp_path / "recipes" / "notes.txt").write_text("none yet")
+    with pytest.raises(InputError, match="no recipe"):
+        build(tmp_path / "recipes", tmp_path / "site")
+    assert not (tmp_path / "site").exists()
 
 
 def openrecipes(*argv: object) -> subprocess.CompletedProcess[str]:
@@ -200,6 +202,19 @@ def test_the_command_says_where_to_look(place: Path) -> None:
     done = openrecipes("site", "build", "--recipes", place / "recipes", "--output", site, "--json")
     told = json.loads(done.stdout)
     assert told["format"] == 1 and told["recipes"] == 2 and told["rendered"] == 0
+
+
+def test_each_bad_recipe_is_one_line(place: Path) -> None:
+    texts = {"a.yaml": "model: [", "b.yaml": "model: x\n", "c.yaml": "\x00"}
+    for name, text in texts.items():
+        (place / "recipes" / name).write_text(text)
+    site = place / "site"
+    done = openrecipes("site", "build", "--recipes", place / "recipes", "--output", site)
+    assert done.returncode == 2 and not site.exists()
+    told = done.stderr.splitlines()
+    assert len(told) == 3
+    for line, name in zip(told, texts, strict=True):
+        assert line.startswith(f"error: {place / 'recipes' / name}")
 
 
 @pytest.mark.parametrize(

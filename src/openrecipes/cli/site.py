@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,13 @@ from rich.console import Console
 
 from openrecipes.cli.output import panel, print_json
 
-site = typer.Typer(no_args_is_help=True, help="Pages from recipes and runs: build and serve them.")
+site = typer.Typer(
+    no_args_is_help=True,
+    help="""Pages from recipes and runs: build and serve them.
+
+    Example: [bold]openrecipes site build --recipes recipes --output site[/bold]
+    """,
+)
 
 
 @site.command("build")
@@ -28,9 +35,14 @@ def site_build(
 
     Example: [bold]openrecipes site build --recipes recipes --runs runs --output site[/bold]
     """
-    from openrecipes.site.build import build
+    from openrecipes.site.build import BadRecipes, build
 
-    report = build(recipes, output, runs)
+    try:
+        report = build(recipes, output, runs)
+    except BadRecipes as bad:
+        for fault in bad.faults[:-1]:  # the last one is told as every error is
+            print(f"error: {fault}", file=sys.stderr)
+        raise
     if json_:
         print_json(
             {

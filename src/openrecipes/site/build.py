@@ -21,6 +21,25 @@ from openrecipes.site.summary import Summary, summary
 _FORMAT = 1
 
 
+class BadRecipes(InputError):
+    """Recipes, or records that they need, that no page can be made of.
+
+    Attributes:
+        faults: one for each; the error itself tells the last.
+    """
+
+    def __init__(self, faults: Iterable[InputError]) -> None:
+        self.faults = tuple(faults)
+        last = self.faults[-1]
+        super().__init__(
+            last.action,
+            file=last.file,
+            field=last.field,
+            found=last.found,
+            expected=last.expected,
+        )
+
+
 @dataclass
 class Report:
     """What a build did: pages of recipes rendered and kept, files removed, where to look."""
@@ -92,8 +111,8 @@ def build(recipes: Path, output: Path, runs: Path | None = None) -> Report:
         runs: folder of run records; evidence folders beside the recipes are searched too.
 
     Raises:
-        InputError: a recipe or a record that cannot be used, or a folder that is no site. Nothing
-            is written then.
+        BadRecipes: recipes or records that cannot be used, each with its fault.
+        InputError: no recipe, or a folder that is no site. Nothing is written in either case.
     """
     found = sources.find(recipes)
     if runs is not None and not runs.is_dir():
@@ -105,12 +124,18 @@ def build(recipes: Path, output: Path, runs: Path | None = None) -> Report:
     known = old.get("entries", {}) if old.get("fingerprint") == render.fingerprint() else {}
     entries: dict[str, _Entry] = {}
     fresh: list[tuple[Source, _Entry, dict[str, str]]] = []
+    faults: list[InputError] = []
     for source in found:
-        entry = _kept(source, known, site)
-        if entry is None:
-            entry, files = _render(source, site)
-            fresh.append((source, entry, files))
-        entries[source.name] = entry
+        try:
+            entry = _kept(source, known, site)
+            if entry is None:
+                entry, files = _render(source, site)
+                fresh.append((source, entry, files))
+            entries[source.name] = entry
+        except InputError as fault:
+            faults.append(fault)
+    if faults:
+        raise BadRecipes({str(fault): fault for fault in faults}.values())
     for _, _, files in fresh:
         for address, text in files.items():
             site.write(address, text)

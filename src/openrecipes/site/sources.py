@@ -38,7 +38,7 @@ class Source:
 
 
 def find(folder: Path) -> list[Source]:
-    """Every recipe below ``folder``, by name; raises InputError where there is no folder."""
+    """Every recipe below ``folder``, by name; raises InputError where there is none."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such directory"
         raise InputError("give a folder of recipes", file=folder, field="--recipes", found=found)
@@ -49,6 +49,14 @@ def find(folder: Path) -> list[Source]:
         address = _unique("recipes/" + address_of(name), taken)
         status = path.stat()
         sources.append(Source(path, name, address, status.st_size, status.st_mtime_ns))
+    if not sources:
+        raise InputError(
+            "give a folder that holds recipes",
+            file=folder,
+            field="--recipes",
+            found="no recipe",
+            expected="a .yaml file",
+        )
     return sources
 
 
