@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +15,7 @@ from tokenizers.models import BPE
 
 from openrecipes import files
 from openrecipes.errors import InputError, one_line
+from openrecipes.rows.words import state_of, words_of
 
 Ids = npt.NDArray[np.int32]
 Ends = npt.NDArray[np.int64]
@@ -83,11 +82,12 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token.content for token in added.values() if token.special}
         self.special_tokens = _special_tokens(file.parent)
-        self._normalizer = _state(self._tokenizer.normalizer)
+        self._normalizer = state_of(self._tokenizer.normalizer)
         widths = _byte_widths(self._tokenizer)
         # Ids may have gaps: the number of tokens is not the bound that a model needs.
         self.vocabulary = len(widths)
         self._widths = widths if _is_byte_level(self._tokenizer) else None
+        self._words = words_of(self._tokenizer)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token, or None."""
@@ -106,8 +106,14 @@ class TextTokenizer:
 
     def ids(self, text: str) -> Ids:
         """The ids of a text; no special tokens are added."""
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, dtype=np.int32)
+        (ids,) = self._ids([text])
+        return ids
+
+    def _ids(self, texts: Sequence[str]) -> list[Ids]:
+        if self._words is not None:
+            return self._words.encode(texts)
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def tokens(self, texts: Sequence[str], encoded: Sequence[bytes]) -> list[Tokens]:
         """The ids of texts and what each covers.
@@ -122,10 +128,8 @@ class TextTokenizer:
         """
         if self._widths is None:
             return [self._traced(text) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         found = []
-        for text, content, encoding in zip(texts, encoded, encodings, strict=True):
-            ids = np.array(encoding.ids, dtype=np.int32)
+        for text, content, ids in zip(texts, encoded, self._ids(texts), strict=True):
             widths = self._widths[ids]
             ends = np.cumsum(widths)
             whole = (int(ends[-1]) if len(ends) else 0) == len(content)
@@ -189,18 +193,12 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
     for token in tokenizer.get_added_tokens_decoder().values():
         if token.lstrip or token.rstrip or token.normalized:
             return False
-    splitter = _state(tokenizer.pre_tokenizer)
+    splitter = state_of(tokenizer.pre_tokenizer)
     steps = splitter.get("pretokenizers", [splitter])
     if steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
         return False
     if any(s.get("type") != "Split" or s.get("behavior") != "Isolated" for s in steps[:-1]):
         return False
-    after = _state(tokenizer.post_processor)
+    after = state_of(tokenizer.post_processor)
     # Trimmed offsets leave out a token's leading space: another definition of what it covers.
     return not after or (after.get("type") == "ByteLevel" and not after.get("trim_offsets"))
-
-
-def _state(part: Any) -> dict[str, Any]:
-    """The settings of a tokenizer's part, {} where it has none."""
-    state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
-    return state
