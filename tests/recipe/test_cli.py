@@ -138,6 +138,7 @@ def test_a_new_recipe_lints(engine, model, gpu, gpus, tmp_path):
     argv = ["new", "--model", model, "--gpu", gpu, "--gpus", str(gpus), "--engine", engine]
     assert run([*argv, "--output", str(output)]) == 0
     assert [found for found in lint(output) if found.severity != "note"] == []
+    assert "\n# yaml-language-server: $schema=schema/recipe.schema.yaml\n" in output.read_text()
     recipe = load(output).recipe
     assert (recipe.status, recipe.engine, recipe.gpu.count) == ("planned", engine, gpus)
     assert run([*argv, "--output", str(output)]) == 2  # it exists
@@ -231,7 +232,9 @@ def test_import_moves_flags_into_arguments(path, tmp_path):
     assert run(["import", str(path), "--output", str(output)]) == 0
     recipe = load(output).recipe
     assert recipe.arguments["lr"] == "1e-5" and "HF_CKPT" in recipe.inputs
-    assert output.read_text().splitlines()[:2] == path.read_text().splitlines()[:2]
+    lines = output.read_text().splitlines()
+    assert lines[:2] == path.read_text().splitlines()[:2]
+    assert lines[2] == "# yaml-language-server: $schema=../../../schema/recipe.schema.yaml"
     again = tmp_path / "again.yaml"
     assert run(["import", str(output), "--output", str(again)]) == 0
     assert again.read_text() == output.read_text()
@@ -252,6 +255,28 @@ def test_a_bare_launch_script_becomes_a_planned_recipe(path, tmp_path):
     for axis in ("tp", "pp", "cp", "ep", "etp", "dp", "sequence_parallel", "rows_per_microbatch"):
         assert getattr(recipe.layout, axis) == getattr(original.layout, axis)
     assert [found for found in lint(output) if found.severity != "note"] == []
+
+
+def test_what_a_script_does_beside_is_left_out_and_told(tmp_path, capsys):
+    script = tmp_path / "run.sh"
+    run_ = load(NANO).recipe.run.replace("python3 train.py", "cd /tmp && python3 -O x/train.py")
+    script.write_text(f"#!/bin/bash\nset -e\n{run_.rstrip()} --lr 2 2>&1 | tee log\nrm -rf /\n")
+    assert run(["import", str(script), "--row-tokens", "8192"]) == 0
+    out, err = capsys.readouterr()
+    assert "rm -rf" not in out and "tee" not in out
+    assert [line.removeprefix(f"{script}: ") for line in err.splitlines()] == [
+        "left out: set -e",
+        "left out: cd /tmp &&",
+        "left out: 2>&1",
+        "left out: |",
+        "left out: tee log",
+        "left out: rm -rf /",
+        "started by python3 train.py instead of python3 -O x/train.py",
+        "--lr stands twice: the last one counts",
+    ]
+    script.write_text(load(NANO).recipe.run)
+    assert run(["import", str(script), "--row-tokens", "8192"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_torchrun_script_of_our_own(tmp_path, capsys):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from openrecipes.errors import InputError
 from openrecipes.layouts.layout import Layout
 from openrecipes.recipe import yaml
-from openrecipes.recipe.document import dump, load, parse
+from openrecipes.recipe.document import dump, for_editors, load, parse
 from openrecipes.recipe.schema import Recipe
 from openrecipes.recipe.validate import validate
 
-from .recipes import ALL, NANO, SUPER, data
+from .recipes import ALL, NANO, REGISTRY, ROOT, SUPER, data
 
 FOLDED = """\
 # recipes/nemotron-3-nano-30b-a3b/h200/attune-tp1-pp2-ep4.yaml
@@ -72,6 +72,28 @@ def test_a_recipe_made_by_a_program_reads_the_same(path):
     assert text.startswith("# recipes/a/b/c.yaml\n# An OpenRecipes recipe;")
     assert dump(parse(text)) == text
     assert recipe.block() == data(path)
+
+
+@pytest.mark.parametrize(
+    "first, address",
+    [
+        ("# recipes/m/g/a.yaml\n# b\n", "../../../schema/recipe.schema.yaml"),
+        ("# something else\n", "schema/recipe.schema.yaml"),
+        ("", "schema/recipe.schema.yaml"),
+    ],
+)
+def test_editors_are_told_the_schema_once(first, address):
+    told = for_editors(f"{first}schema_version: 1\n# below\n")
+    line = f"# yaml-language-server: $schema={address}\n"
+    assert told == f"{first}{line}schema_version: 1\n# below\n"
+    assert for_editors(told) == told
+
+
+def test_the_address_leads_to_the_schema():
+    text = dump(load(NANO).recipe, f"recipes/{NANO.relative_to(REGISTRY).as_posix()}")
+    address = text.splitlines()[2].partition("$schema=")[2]
+    assert (NANO.parent / address).resolve() == ROOT / "schema" / "recipe.schema.yaml"
+    assert (NANO.parent / address).is_file()
 
 
 def minimal(**more):

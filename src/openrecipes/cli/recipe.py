@@ -135,14 +135,18 @@ def import_(
 ) -> None:
     """Make a recipe with `arguments` from a foreign recipe or a bare launch script.
 
-    What the file does not say stays null; a launch script becomes a planned recipe.
+    What the file does not say stays null; a launch script becomes a planned recipe, and what it
+    does beside its exports and its training command is left out and told.
 
     Example: [bold]openrecipes import run.sh --gpu H200 --output recipe.yaml[/bold]
     """
     from openrecipes.recipe.document import dump
     from openrecipes.recipe.importing import import_file
 
-    document = import_file(file, model=model, gpu=gpu, row_tokens=row_tokens)
+    def tell(text: str) -> None:
+        typer.echo(f"{file}: {text}", err=True)
+
+    document = import_file(file, model=model, gpu=gpu, row_tokens=row_tokens, tell=tell)
     if json:
         print_json({"recipe": document.recipe.block()})
     if output is not None or not json:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openrecipes.errors import InputError
-from openrecipes.flags.words import ACTIVE, Word, commands
+from openrecipes.flags.words import ACTIVE, OPERATORS, Word, commands, shown
 
 #: A value as typed: text, ``True`` for a switch, a list for several.
 Typed = str | bool | list[str]
@@ -158,7 +158,8 @@ def _without_redirections(words: list[Word]) -> tuple[list[Word], list[Word]]:
     target = False
     for word in words:
         found = _REDIRECTION.match(word.exact)
-        if target or found or word.exact in (f"{ACTIVE}&", f"{ACTIVE}|"):
+        operator = ACTIVE in word.exact and shown(word.exact) in OPERATORS
+        if target or found or operator:
             sent.append(word)
         else:
             kept.append(word)

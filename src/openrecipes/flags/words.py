@@ -7,7 +7,7 @@ with it: ``'$(id)'`` is text, ``$(id)`` runs a program.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,9 @@ Kind = Literal["literal", "double", "bare", "substitution"]
 #: Stands before a character that the shell acts on; no recipe holds it (control characters are
 #: refused), so a word with it equals none without.
 ACTIVE = "\0"
+
+#: What ends a command and does something with it.
+OPERATORS = ("&", "|", "&&", "||")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+@%^-]")
 _BLANKS = frozenset(" \t\n;&|")
@@ -82,10 +85,15 @@ def shown(exact: str) -> str:
     return exact.replace(f'{ACTIVE}"$', "$").replace(ACTIVE, "")
 
 
-def commands(text: str) -> Iterator[list[Word]]:
-    """Words of each command; a command ends at a new line, ``;``, ``&`` or ``|``.
+def told(words: Iterable[str]) -> str:
+    """The exact words of a statement as people read it."""
+    return " ".join(map(shown, words))
 
-    ``&`` and ``|``, which do more than end it, are its last word.
+
+def commands(text: str) -> Iterator[list[Word]]:
+    """Words of each command; a command ends at a new line, ``;``, ``&``, ``|``, ``&&`` or ``||``.
+
+    All but the first two, which do no more than end it, are its last word.
 
     Raises:
         InputError: a quote or substitution without its end.
@@ -95,7 +103,7 @@ def commands(text: str) -> Iterator[list[Word]]:
         if isinstance(word, Word):
             words.append(word)
             continue
-        if word in "&|":
+        if word in OPERATORS:
             words.append(Word((("bare", word),)))
         if words:
             yield words
@@ -116,10 +124,13 @@ def _words(text: str) -> Iterator[Word | str]:
             if pieces:
                 yield Word(tuple(pieces))
                 pieces = []
-            if char in "\n;&|" and not _redirects(text, position):
-                yield char
-            elif char == "&":
+            if _redirects(text, position):
                 pieces = [("bare", char)]
+            elif text[position : position + 2] in OPERATORS:
+                yield char * 2
+                position += 1
+            elif char in "\n;&|":
+                yield char
             position += 1
         elif char == "#" and not pieces:
             stop = text.find("\n", position)

@@ -20,7 +20,9 @@ from openrecipes.recipe import yaml
 from openrecipes.recipe.schema import Recipe
 from openrecipes.recipe.validate import validate
 
-_HEADER = "An OpenRecipes recipe; the fields are documented in schema/recipe.schema.yaml."
+_SCHEMA = "schema/recipe.schema.yaml"
+_HEADER = f"An OpenRecipes recipe; the fields are documented in {_SCHEMA}."
+_FOR_EDITORS = "# yaml-language-server: $schema="
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,29 @@ def dump(source: Document | Recipe, path: str | None = None) -> str:
 
     Args:
         source: a document, written back as it was loaded; or a recipe, written in the order of
-            the schema.
+            the schema, with a line for editors.
         path: for a recipe, the file's place in its registry, named in the first line.
     """
     if isinstance(source, Document):
         return yaml.write(source.data)
     header = [line for line in (path, _HEADER) if line]
     comment = "".join(f"# {line}\n" for line in header)
-    return comment + yaml.write(_styled(source.block()))
+    return for_editors(comment + yaml.write(_styled(source.block())))
+
+
+def for_editors(text: str) -> str:
+    """A recipe's text with a line below its first comments that tells editors its schema.
+
+    The schema is looked for where the first comment says: a recipe at ``recipes/MODEL/GPU/``
+    three folders up, any other one in ``schema/`` beside it.
+    """
+    lines = text.split("\n")
+    end = next(index for index, line in enumerate([*lines, ""]) if not line.startswith("#"))
+    if any(line.startswith(_FOR_EDITORS) for line in lines[:end]):
+        return text
+    place = lines[0].removeprefix("# ") if end else ""
+    up = "../" * (place.count("/") if place.startswith("recipes/") else 0)
+    return "\n".join([*lines[:end], f"{_FOR_EDITORS}{up}{_SCHEMA}", *lines[end:]])
 
 
 def _styled(value: Any) -> Any:

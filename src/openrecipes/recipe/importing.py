@@ -7,13 +7,16 @@ recipe, which needs no figures.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from openrecipes.architectures import configs
-from openrecipes.errors import InputError
+from openrecipes.errors import InputError, one_line
 from openrecipes.files import read_text
 from openrecipes.flags.shell import Script, Typed, parse_script, references
+from openrecipes.flags.words import shown, told
 from openrecipes.layouts.describe import described
 from openrecipes.layouts.layout import Layout
 from openrecipes.recipe import document, yaml
@@ -50,6 +53,7 @@ def import_file(
     model: str | None = None,
     gpu: str = "H200",
     row_tokens: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Document:
     """A recipe with ``arguments`` from a recipe or a launch script.
 
@@ -58,6 +62,7 @@ def import_file(
         model: the model, where a script does not name it.
         gpu: GPU type, for a script.
         row_tokens: row length, for a script that does not give ``--seq-length``.
+        tell: told each thing in a script that the recipe does not keep.
 
     Raises:
         InputError: neither a recipe nor a launch script, or a fact that is needed is missing.
@@ -72,6 +77,8 @@ def import_file(
             "give a recipe (YAML) or a launch script", file=path, found=error.found or error.action
         ) from None
     recipe = script_recipe(script, model=model, gpu=gpu, row_tokens=row_tokens)
+    for text in left_out(script, recipe):
+        tell(text)
     return document.parse(document.dump(recipe), path)
 
 
@@ -90,7 +97,8 @@ def import_recipe(source: Document) -> Document:
         inputs = needed_inputs(recipe)
         if inputs:
             data.insert(_place(data, "arguments"), "inputs", inputs)
-    return document.parse(document.dump(Document(recipe, data)), source.path)
+    text = document.for_editors(document.dump(Document(recipe, data)))
+    return document.parse(text, source.path)
 
 
 def _place(data: Any, before: str) -> int:
@@ -163,6 +171,21 @@ def script_recipe(script: Script, *, model: str | None, gpu: str, row_tokens: in
     complete = {**values, "arguments": arguments, "run": render_run(with_arguments)}
     complete |= {"inputs": inputs} if inputs else {}
     return _recipe({key: complete[key] for key in order if key in complete})
+
+
+def left_out(script: Script, recipe: Recipe) -> Iterator[str]:
+    """What a launch script does that the recipe made from it does not."""
+    found, kept = script.outline, parse_script(recipe.run or "").outline
+    statements = Counter((*found.others, *found.behind)) - Counter(kept.others)
+    for statement in statements.elements():
+        yield f"left out: {one_line(told(statement))}"
+    for array in Counter(found.expansions) - Counter(kept.expansions):
+        yield f"left out: {one_line(shown(array))}"
+    if found.program != kept.program:
+        ours, theirs = one_line(told(kept.program)), one_line(told(found.program))
+        yield f"started by {ours} instead of {theirs}"
+    for name in script.doubled():
+        yield f"--{one_line(name)} stands twice: the last one counts"
 
 
 def _recipe(values: dict[str, Any]) -> Recipe:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from openrecipes.flags.shell import Outline, Script, references
-from openrecipes.flags.words import is_inert, shown
+from openrecipes.flags.words import is_inert, shown, told
 from openrecipes.recipe.lint.context import Context
 from openrecipes.recipe.lint.finding import Broken, LintRule
 
@@ -29,7 +29,7 @@ def _statements(context: Context) -> Iterator[Broken]:
     known = derived.others if derived else ()
     for statement in _surplus((*outline.others, *outline.behind), known):
         message = "run does something else: it holds exports and the engine's command"
-        yield Broken("run", _told(statement), "no such statement", message)
+        yield Broken("run", told(statement), "no such statement", message)
     if "\r" in (context.recipe.run or ""):
         yield Broken("run", "a carriage return", "new lines", "a shell takes it for a letter")
 
@@ -38,10 +38,6 @@ def _surplus(
     found: tuple[tuple[str, ...], ...], known: tuple[tuple[str, ...], ...]
 ) -> list[tuple[str, ...]]:
     return list((Counter(found) - Counter(known)).elements())
-
-
-def _told(words: tuple[str, ...]) -> str:
-    return " ".join(map(shown, words))
 
 
 def _program(context: Context) -> Iterator[Broken]:
@@ -65,23 +61,23 @@ def _program(context: Context) -> Iterator[Broken]:
 def _differences(outline: Outline, derived: Outline) -> Iterator[Broken]:
     if outline.program != derived.program:
         message = "the engine is started in another way on these GPUs"
-        yield Broken("run", _told(outline.program), _told(derived.program), message)
+        yield Broken("run", told(outline.program), told(derived.program), message)
     for statement in _surplus(derived.others, outline.others):
-        yield Broken("run", None, _told(statement), "run lacks a statement")
+        yield Broken("run", None, told(statement), "run lacks a statement")
     both = Counter(derived.others) & Counter(outline.others)
     if both == Counter(derived.others) and derived.others != tuple(
         statement for statement in outline.others if statement in both
     ):
-        expected = "; ".join(map(_told, derived.others))
+        expected = "; ".join(map(told, derived.others))
         yield Broken("run", "another order", expected, "statements build on each other")
     if outline.expansions != derived.expansions:
         message = "the command takes other arrays in"
-        yield Broken("run", _told(outline.expansions), _told(derived.expansions), message)
+        yield Broken("run", told(outline.expansions), told(derived.expansions), message)
 
 
 def _automodel(context: Context, outline: Outline) -> Iterator[Broken]:
     gpu = context.recipe.gpu
-    text = _told(outline.program)
+    text = told(outline.program)
     if not _AUTOMODEL.fullmatch(text) or outline.expansions:
         expected = "automodel FILE.yaml, or torchrun ... -m nemo_automodel.cli.app FILE.yaml"
         yield Broken("run", text, expected, "the engine is started in another way")
@@ -102,7 +98,7 @@ def _quoting(context: Context) -> Iterator[Broken]:
         another = known == values and spelled != exact
         if another or not all(map(is_inert, exact)):
             expected = f"--{_quoted(spelled)}" if known else "plain or quoted text"
-            yield _active(f"--{_told(exact)}", expected)
+            yield _active(f"--{told(exact)}", expected)
     for word in script.outline.exports:
         if not is_inert(word):
             yield _active(f"export {shown(word)}", "quoted text")
