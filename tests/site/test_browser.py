@@ -273,3 +273,19 @@ def test_a_page_with_its_pictures_is_light(site: Path) -> None:
     )
     for path in (site / "recipes").rglob("*.html"):
         assert path.stat().st_size + shared < 150_000, path
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_button_lies_over_the_text_that_it_copies(tab: Page, served: str, width: int) -> None:
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.goto(f"{served}/{DEMO}.html")
+    tab.get_by_text("(cite)").click()
+    tab.get_by_text("Show the document").click()
+    buttons = tab.locator("button.copy")
+    assert buttons.count() >= 4
+    for index in range(buttons.count()):
+        button = buttons.nth(index)
+        text = tab.locator(f"#{button.get_attribute('data-copy')}")
+        over, under = button.bounding_box(), text.bounding_box()
+        assert over is not None and under is not None
+        assert over["y"] + over["height"] <= under["y"] + 1

@@ -77,9 +77,10 @@ def test_ticks_are_round_ascending_and_inside(low: float, size: float, most: int
     ("low", "high", "labels"),
     [
         (0, 6.3, ["0", "2", "4", "6"]),
-        (0, 0.9, ["0.0", "0.2", "0.4", "0.6", "0.8"]),
+        (0, 0.9, ["0", "0.2", "0.4", "0.6", "0.8"]),
         (0, 12000, ["0", "5,000", "10,000"]),
         (-4e-5, 4e-5, ["-4e-5", "-2e-5", "0", "2e-5", "4e-5"]),
+        (-2e-3, 2e-3, ["-0.002", "-0.001", "0", "0.001", "0.002"]),
     ],
 )
 def test_tick_labels(low: float, high: float, labels: list[str]) -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+
+import pytest
 
 from openrecipes.recipe.document import parse
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import page, render
+from openrecipes.site.build import build
 from tests.site import make
 from tests.site.html_page import Page
 
@@ -137,6 +141,40 @@ def test_commands_fit_where_the_recipe_can_run() -> None:
     assert "run-1" not in rendered(many).ids
 
 
+def test_a_page_for_a_cpu_speaks_of_processes(site: Path) -> None:
+    seen = Page.of(site / DEMO).words()
+    for told in (
+        *("Processes 2 x CPU (2 per node)", "Tokens/s per process 1,842.31", "Process-hours 0.06"),
+        *("Most tokens per process", "time on 2 processes", "$ per process and hour"),
+        "window tokens / seconds of the window / processes",
+    ):
+        assert told in seen, told
+    assert "GPU" not in seen
+
+
+def test_a_priced_page_for_a_cpu_speaks_of_processes() -> None:
+    data = make.recipe()
+    data["result"] |= {
+        "usd_per_million_tokens": 0.08,
+        "usd_note": None,
+        "price": {"usd_per_gpu_hour": 0.5, "source": "given by the author"},
+    }
+    seen = rendered(data).words()
+    assert "at $0.500 per process-hour (given by the author)" in seen and "GPU" not in seen
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
+def test_a_run_that_is_not_finished_says_so(tmp_path: Path, state: str) -> None:
+    make.write(tmp_path / "recipes", "demo/cpu/one.yaml", make.recipe())
+    make.evidence(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / "candidate")
+    make.run(tmp_path / "runs" / "candidate", "candidate-1", steps=7, state=state)
+    build(tmp_path / "recipes", tmp_path / "site", tmp_path / "runs")
+    seen = Page.of(tmp_path / "site/recipes/demo/cpu/one.html").words("measured")
+    assert f"The run candidate-1 is not finished: its state is {state}." in seen
+    assert "reference-1 is not finished" not in seen
+
+
 def test_layout_is_drawn_rank_by_rank(site: Path) -> None:
     seen = Page.of(site / f"{NANO}.html")
     told = [a["aria-label"] for t, a in seen.tags if a.get("class") == "strips n2"]
@@ -153,7 +191,7 @@ def test_reference_recipe_stands_beside_it(site: Path) -> None:
 
 
 def test_reference_run_stands_beside_it(site: Path) -> None:
-    assert "Tokens/s per GPU 1,842.31 1,3" in Page.of(site / DEMO).words("reference")
+    assert "Tokens/s per process 1,842.31 1,3" in Page.of(site / DEMO).words("reference")
 
 
 def test_every_changed_argument_has_its_class_and_reason(site: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import words
@@ -59,8 +59,9 @@ FORMULAS = {
     ),
     "gpu-hours": Formula(
         "GPU-hours",
-        "GPUs x hours from the scheduler's admission to the finish",
-        "What the run cost in all, start-up and the steps outside the window included.",
+        "GPUs x hours from the admission to the finish",
+        "What the run cost in all, start-up and the steps outside the window included. A scheduler "
+        "admits a run; on a machine of one's own the launch does.",
     ),
     "rows": Formula(
         "Rows",
@@ -78,21 +79,23 @@ class Derivation:
     key: str
     numbers: str = ""
     more: str = ""
+    gpu: str = ""
 
     @property
     def title(self) -> str:
         """The figure's name."""
-        return FORMULAS[self.key].title
+        return words.on_machine(FORMULAS[self.key].title, self.gpu)
 
     @property
     def formula(self) -> str:
         """The formula."""
-        return FORMULAS[self.key].formula
+        return words.on_machine(FORMULAS[self.key].formula, self.gpu)
 
     @property
     def text(self) -> str:
         """What it means, in general and here."""
-        return f"{FORMULAS[self.key].text} {self.more}".strip()
+        text = f"{words.on_machine(FORMULAS[self.key].text, self.gpu)} {self.more}"
+        return text.strip()
 
 
 def derivations(recipe: Recipe, peak_flops: float | None = None) -> list[Derivation]:
@@ -102,7 +105,8 @@ def derivations(recipe: Recipe, peak_flops: float | None = None) -> list[Derivat
         recipe: the document.
         peak_flops: dense peak of the GPU in FLOP/s for the recipe's precision, where known.
     """
-    return list(_derivations(recipe, peak_flops))
+    found = _derivations(recipe, peak_flops)
+    return [replace(derivation, gpu=recipe.gpu.type) for derivation in found]
 
 
 def _derivations(recipe: Recipe, peak: float | None) -> Iterator[Derivation]:
@@ -164,7 +168,7 @@ def _price(recipe: Recipe) -> Derivation:
             ""
             if implied is None
             else f"The recipe states no price of its own; its figures imply about "
-            f"{words.dollars(implied)} per GPU and hour."
+            f"{words.dollars(implied)} {words.on_machine('per GPU and hour', recipe.gpu.type)}."
         )
         return Derivation("price", "", more)
     price = result.price.usd_per_gpu_hour

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import words
@@ -37,7 +37,7 @@ class Fact:
 
 def facts(recipe: Recipe) -> list[Fact]:
     """All facts of ``recipe``; an unknown one says so and why, where the recipe tells."""
-    return [
+    found = [
         *_author(recipe),
         Fact("gpus", "GPUs", gpus(recipe)),
         Fact("layout", "Layout", recipe.layout.summary or label(recipe)),
@@ -46,6 +46,7 @@ def facts(recipe: Recipe) -> list[Fact]:
         *_when(recipe),
         _rows(recipe),
     ]
+    return [replace(fact, label=words.on_machine(fact.label, recipe.gpu.type)) for fact in found]
 
 
 def label(recipe: Recipe) -> str:
@@ -131,7 +132,8 @@ def _price(recipe: Recipe) -> Fact:
     if result.price is not None:
         day = f", {result.price.date}" if result.price.date else ""
         source = f" ({result.price.source}{day})" if result.price.source else ""
-        more = [f"at ${result.price.usd_per_gpu_hour:,.3f} per GPU-hour{source}"]
+        unit = words.on_machine("per GPU-hour", recipe.gpu.type)
+        more = [f"at ${result.price.usd_per_gpu_hour:,.3f} {unit}{source}"]
     return _figure(
         "price",
         "$ / 1M tokens",

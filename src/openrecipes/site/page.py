@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -86,6 +86,7 @@ class RecipePage:
     command: Markup | None
     variables: list[str]
     other_commands: list[Line]
+    unfinished: list[str]
     pictures: list[Picture]
     splits: list[Split]
     grid: Grid | None
@@ -172,6 +173,7 @@ def build(
         command=markup.shell(recipe.run.rstrip("\n")) if recipe.run else None,
         variables=variables(recipe),
         other_commands=[Line(c.caption, markup.shell(c.text)) for c in commands(recipe, name)],
+        unfinished=_unfinished(candidate, reference_run),
         pictures=pictures(recipe, candidate, reference_run),
         splits=splits(recipe, candidate),
         grid=_grid(recipe),
@@ -188,6 +190,16 @@ def build(
     )
 
 
+def _unfinished(*runs: Run | None) -> list[str]:
+    """A sentence for each run whose pictures are those of an unfinished one."""
+    manifests = [run.record.manifest for run in runs if run is not None]
+    return [
+        f"The run {manifest.id} is not finished: its state is {manifest.state}."
+        for manifest in manifests
+        if manifest.state != "done"
+    ]
+
+
 def _grid(recipe: Recipe) -> Grid | None:
     noun = "process" if recipe.gpu.type == "CPU" else "GPU"
     return grid(recipe.layout, recipe.gpu.count, recipe.gpu.per_node, noun)
@@ -202,12 +214,18 @@ def _comparison(
     ours = comparison.side_of_recipe(recipe, facts.gpus(recipe))
     if reference is not None:
         theirs = comparison.side_of_recipe(reference.recipe, facts.gpus(reference.recipe))
-        rows = comparison.compare(ours, theirs)
+        rows = _compared(recipe, ours, theirs)
         return Comparison(text, rows, f"{reference.address}.html")
     if run is not None:
-        rows = comparison.compare(ours, side_of_run(run))
+        rows = _compared(recipe, ours, side_of_run(run))
         return Comparison(text, rows)
     return Comparison(text, ()) if text else None
+
+
+def _compared(recipe: Recipe, ours: Side, theirs: Side) -> tuple[comparison.Row, ...]:
+    rows = comparison.compare(ours, theirs)
+    gpu = recipe.gpu.type
+    return tuple(replace(row, label=words.on_machine(row.label, gpu)) for row in rows)
 
 
 def side_of_run(run: Run) -> Side:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from openrecipes.hardware.catalogue import CPU
 from openrecipes.recipe.schema import Recipe
 from openrecipes.site import words
 from openrecipes.site.derive import implied_price
@@ -35,9 +36,16 @@ class Calculator:
     rate: float
     gpus: int
     gpu: str
+    machines: str
     price: str
     rows: tuple[CostRow, ...]
     note: str
+
+
+def _machines(recipe: Recipe) -> str:
+    """``8 H200``, ``2 processes``."""
+    count, gpu = recipe.gpu.count, recipe.gpu.type
+    return words.plural(count, "process") if gpu == CPU else f"{count} {gpu}"
 
 
 def calculator(recipe: Recipe) -> Calculator | None:
@@ -60,7 +68,14 @@ def calculator(recipe: Recipe) -> Calculator | None:
         why = result.usd_note if result else None
         note += f" The price is unknown{f': {why}' if why else ''}."
     elif result and result.price is None:
-        note += f" The recipe's figures imply {words.dollars(price)} per GPU-hour."
+        unit = words.on_machine("per GPU-hour", recipe.gpu.type)
+        note += f" The recipe's figures imply {words.dollars(price)} {unit}."
     return Calculator(
-        rate, count, recipe.gpu.type, "" if price is None else f"{price:.4g}", tuple(rows), note
+        rate,
+        count,
+        recipe.gpu.type,
+        _machines(recipe),
+        "" if price is None else f"{price:.4g}",
+        tuple(rows),
+        note,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from openrecipes import __version__
+from openrecipes.site import words
 
 #: What a page may load: its own files and nothing else. No inline script or style runs.
 POLICY = (
@@ -39,6 +40,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.filters["on_machine"] = words.on_machine
     made.globals.update(policy=POLICY, version=__version__, assets=assets())
     return made
 

@@ -60,11 +60,11 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def tick_label(value: float, values: Sequence[float]) -> str:
     """``value`` with as many decimals as tell the ``values`` apart."""
+    if value == 0:
+        return "0"
     gaps = [abs(b - a) for a, b in itertools.pairwise(values)] or [abs(value) or 1.0]
     gap = min(gaps)
     if max(abs(v) for v in values) < 1e-3:
-        if value == 0:
-            return "0"
         return f"{value:.0e}".replace("e-0", "e-")
     decimals = max(0, -math.floor(math.log10(gap) + 1e-9))
     return f"{value:,.{decimals}f}"

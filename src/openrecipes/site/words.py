@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from urllib.parse import urlsplit
+
+from openrecipes.hardware.catalogue import CPU
 
 #: What stands where a value is not known; it is never guessed.
 UNKNOWN = "unknown"
@@ -64,6 +67,21 @@ def change(candidate: float | None, reference: float | None) -> str:
         return "same"
     sign = "+" if ratio > 0 else "−"
     return f"{sign}{significant(abs(ratio) * 100)}%"
+
+
+def on_machine(text: str, gpu: str) -> str:
+    """``text`` about GPUs as it is said of ``gpu``: on a CPU each of them is a process.
+
+    ``Tokens/s per GPU`` becomes ``Tokens/s per process``, ``GPU-hours`` becomes ``Process-hours``.
+    """
+    if gpu != CPU:
+        return text
+
+    def process(match: re.Match[str]) -> str:
+        word = "processes" if match[1] else "process"
+        return word if match.start() else word.capitalize()
+
+    return re.sub(r"\bGPU(s?)\b", process, text)
 
 
 def plural(count: int, noun: str) -> str:
