@@ -95,6 +95,8 @@ CASES = [
     case("no-sequence-parallel", "automodel", {"sequence_parallel": True}),
     case("no-expert-tensor-parallel", "automodel", {"etp": 2}),
     case("packed-rows-need-te", "automodel", flags={"attention-backend": "local"}),
+    case("cp-pads-documents", "automodel", {"cp": 2, "dp": 2}, row=8190),
+    case("automodel-version", "automodel", framework="nemo_automodel 0.6.0 (36044ad3)"),
     case("no-mtp-with-cp-pp", "automodel", {"cp": 2, "dp": 2}, flags={"mtp-num-layers": 1}),
     case("cuda-max-connections", "miles", {"cp": 2, "dp": 2}, env={}, gpu="H200"),
     case(
@@ -138,6 +140,8 @@ def test_a_broken_rule_is_named_and_its_nearest_value_mends_it(
         inputs["global_batch"] = violation.nearest
     elif block == "env":
         inputs["env"] = {name: violation.nearest}
+    elif block == "stack":
+        inputs[name] = f"nemo_automodel {violation.nearest}"
     else:
         inputs["flags"] = inputs["flags"] | {name: violation.nearest}
     mended = check(Layout.model_validate(values), engine=engine, world_size=world, **inputs)

@@ -62,6 +62,7 @@ class Case:
         flags: typed arguments by name.
         env: environment variables.
         gpu: GPU type.
+        framework: the engine's name and version, as ``stack.framework`` has them.
     """
 
     layout: Layout
@@ -73,6 +74,7 @@ class Case:
     flags: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] | None = None
     gpu: str | None = None
+    framework: str | None = None
 
     def has(self, letter: str) -> bool:
         """Whether the model has layers of this kind (M E * -)."""

@@ -31,6 +31,7 @@ def check(
     flags: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     gpu: str | None = None,
+    framework: str | None = None,
 ) -> list[Violation]:
     """The rules that a layout breaks; a rule whose inputs are not given does not speak.
 
@@ -44,8 +45,12 @@ def check(
         flags: typed arguments by name, for the rules about arguments outside the layout.
         env: environment variables of the run.
         gpu: GPU type, such as ``H200``.
+        framework: the engine's name and version, such as ``nemo_automodel 0.7.0``.
     """
-    case = Case(layout, engine, world_size, model, global_batch, row_tokens, flags or {}, env, gpu)
+    case = Case(
+        *(layout, engine, world_size, model, global_batch, row_tokens, flags or {}, env, gpu),
+        framework=framework,
+    )
     violations = (rule.violation(case) for rule in RULES.values())
     return [violation for violation in violations if violation is not None]
 

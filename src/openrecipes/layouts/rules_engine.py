@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from openrecipes.layouts.recompute import MODULE_LAYERS
 from openrecipes.layouts.rule import (
     AUTOMODEL,
@@ -143,6 +145,21 @@ def _mtp(case: Case) -> Broken | None:
     return None
 
 
+def _padded_documents(case: Case) -> Broken | None:
+    cp, row = case.layout.cp, case.row_tokens
+    if cp == 1 or row is None or row % (2 * cp) == 0:
+        return None
+    valid = nearest(cp, [c for c in range(1, cp) if row % (2 * c) == 0])
+    return "layout.cp", cp, f"{row} % (2 x CP) = 0", valid or 1
+
+
+def _version(case: Case) -> Broken | None:
+    found = re.search(r"\b(\d{1,6})\.(\d{1,6})(?:\.\d{1,6})*", case.framework or "")
+    if found is None or (int(found[1]), int(found[2])) >= (0, 7):
+        return None
+    return "stack.framework", found[0], "0.7.0 or later", "0.7.0"
+
+
 ENGINE_RULES = (
     Rule(
         "moe-tp-needs-sequence-parallel",
@@ -232,6 +249,20 @@ ENGINE_RULES = (
         "attention by Transformer Engine",
         "elsewhere attention runs across the documents of a row in silence",
         _packed_attention,
+    ),
+    Rule(
+        "cp-pads-documents",
+        (AUTOMODEL,),
+        "with CP > 1: documents are padded to multiples of 2 x CP, so row tokens % (2 x CP) = 0",
+        "Transformer Engine cuts every document into 2 x CP pieces; rows of other documents grow",
+        _padded_documents,
+    ),
+    Rule(
+        "automodel-version",
+        (AUTOMODEL,),
+        "AutoModel is 0.7.0 or later",
+        "before it gradients of replicas, routers and groups of experts were wrong in silence",
+        _version,
     ),
     Rule(
         "no-mtp-with-cp-pp",

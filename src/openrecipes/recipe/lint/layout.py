@@ -23,6 +23,7 @@ def layout_findings(context: Context) -> list[Finding]:
         flags=context.flags,
         env=recipe.env,
         gpu=recipe.gpu.type,
+        framework=recipe.stack.framework if recipe.stack else None,
     )
     return [
         Finding(
