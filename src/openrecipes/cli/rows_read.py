@@ -45,8 +45,13 @@ def inspect(
     from openrecipes import files
     from openrecipes.rows.look import look
     from openrecipes.rows.parquet import RowsFile
+    from openrecipes.rows.places import Places
     from openrecipes.rows.tokenization import TextTokenizer
 
+    if html is not None:
+        places = Places([(html, "--html")], force=force)
+        places.check()
+        places.check_apart({file: "the rows"})
     rows = RowsFile(file)
     reader = None if tokenizer is None else TextTokenizer(tokenizer)
     last = min(row + count, max(rows.rows, row + 1))
@@ -54,7 +59,6 @@ def inspect(
     if html is not None:
         from openrecipes.rows.page import rows_page
 
-        files.refuse_existing(html, force=force)
         files.write_text(html, rows_page(str(file), looks))
     if json_:
         print_json({"path": str(file), "rows": [asdict(one) for one in looks]})

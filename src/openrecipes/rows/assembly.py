@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from openrecipes.rows.cache import TokenCache
 from openrecipes.rows.encoder import Encoder
 from openrecipes.rows.page import report_page
 from openrecipes.rows.parquet import Row, RowsWriter
+from openrecipes.rows.places import published
 from openrecipes.rows.refusals import Refused
 from openrecipes.rows.settings import BUILD_VERSION, BuildSettings
 
@@ -94,7 +94,7 @@ class Assembly:
                     found=f"{split.tally.stream} tokens, no row with a target",
                     expected=f"at least one row of {settings.row_tokens} tokens",
                 )
-        document = self._report(splits, staged, refused)
+        document: dict[str, Any] = report.encodable(self._report(splits, staged, refused))
         if not settings.dry_run:
             self._publish(splits, staged, document)
         return document
@@ -334,22 +334,14 @@ class Assembly:
     def _publish(
         self, splits: dict[str, Split], staged: dict[str, Path], document: dict[str, Any]
     ) -> None:
-        blocks = {name: self._dataset(split, staged[name]) for name, split in splits.items()}
-        for name, split in splits.items():
-            _place(staged[name], split.path)
-            files.write_json(report.build_path(split.path), blocks[name])
-        for path in self.settings.reports:
-            if path.suffix == ".html":
-                files.write_text(path, report_page(document))
-            else:
-                files.write_json(path, document)
-
-
-def _place(staged: Path, target: Path) -> None:
-    """Move a finished file to its place, whole or not at all, on another disk, too."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if staged.stat().st_dev == target.parent.stat().st_dev:
-        staged.replace(target)
-    else:
-        with files.atomic_path(target) as temporary:
-            shutil.copyfile(staged, temporary)
+        blocks = {
+            name: report.encodable(self._dataset(split, staged[name]))
+            for name, split in splits.items()
+        }
+        with published(self.cache.announce) as files_:
+            for path in self.settings.reports:
+                page = path.suffix == ".html"
+                files_.text(path, report_page(document) if page else report.as_text(document))
+            for name, split in splits.items():
+                files_.text(report.build_path(split.path), report.as_text(blocks[name]))
+                files_.file(split.path, staged[name])

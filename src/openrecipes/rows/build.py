@@ -18,12 +18,13 @@ from typing import Any
 from openrecipes import files
 from openrecipes.errors import InputError, one_line
 from openrecipes.rows.assembly import Assembly, Progress, silent
-from openrecipes.rows.cache import TokenCache, open_cache
-from openrecipes.rows.encoder import Encoder, EncoderSettings
+from openrecipes.rows.cache import TokenCache, being_published, open_cache, refuse_foreign
+from openrecipes.rows.encoder import Encoder, EncoderSettings, files_read
 from openrecipes.rows.hub import fetched, origin
+from openrecipes.rows.places import Places
 from openrecipes.rows.pool import default_workers, encoding_pool
 from openrecipes.rows.refusals import Refused
-from openrecipes.rows.settings import BUILD_VERSION, BuildSettings, check
+from openrecipes.rows.settings import BUILD_VERSION, BuildSettings, check, outputs
 from openrecipes.rows.sources import SourceFile, chunks, find, unreadable
 
 
@@ -34,7 +35,14 @@ def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any
         InputError: wrong settings or input, or a conversation that is refused and not skipped.
     """
     check(settings)
-    found = find(fetched(settings.inputs))
+    places = _places(settings)
+    places.check()
+    given = fetched(settings.inputs)
+    found = find(given)
+    places.check_apart(
+        files_read(settings.encoder, [source.path for source in found]),
+        [Path(one) for one in given if Path(one).is_dir()],
+    )
     if (hub := origin(settings.inputs)) is not None and settings.facts.source is None:
         settings = replace(settings, facts=replace(settings.facts, source=hub[0], revision=hub[1]))
     encoder = Encoder(_encoder_settings(settings))
@@ -63,6 +71,20 @@ def _build(
     ):
         encode_all(cache, encoder, found, settings, progress)
         return Assembly(settings, encoder, cache, sources, progress).run()
+
+
+def _places(settings: BuildSettings) -> Places:
+    """What is written; nothing in a dry run."""
+    if settings.dry_run:
+        return Places([])
+    cache = _cache_path(settings)
+    refuse_foreign(cache)
+    own = being_published(cache) if settings.resume else frozenset()
+    return Places(outputs(settings), cache=cache, force=settings.force, own=own)
+
+
+def _cache_path(settings: BuildSettings) -> Path:
+    return settings.output.with_name(settings.output.name + ".cache")
 
 
 def _encoder_settings(settings: BuildSettings) -> EncoderSettings:
@@ -111,7 +133,7 @@ def _cache_directory(settings: BuildSettings) -> Iterator[Path]:
             yield Path(directory) / "cache"
     else:
         settings.output.parent.mkdir(parents=True, exist_ok=True)
-        yield settings.output.with_name(settings.output.name + ".cache")
+        yield _cache_path(settings)
 
 
 def encode_all(

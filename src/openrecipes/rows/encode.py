@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from openrecipes import files
-from openrecipes.errors import InputError
 from openrecipes.rows.assembly import Progress, silent
-from openrecipes.rows.encoder import Encoder, EncoderSettings
+from openrecipes.rows.encoder import Encoder, EncoderSettings, files_read
 from openrecipes.rows.hub import fetched
+from openrecipes.rows.places import Places
 from openrecipes.rows.pool import EncodedChunk, default_workers, encoding_pool
 from openrecipes.rows.refusals import Refused
 from openrecipes.rows.report import by_reason, excluded
@@ -40,10 +40,14 @@ def encode(
     Raises:
         InputError: wrong input, or a conversation that is refused and not skipped.
     """
-    files.refuse_existing(output, force=force)
-    if output.is_dir():
-        raise InputError("give a file", file=output, field="--output", found="a directory")
-    found = find(fetched(inputs))
+    places = Places([(output, "--output")], force=force)
+    places.check()
+    given = fetched(inputs)
+    found = find(given)
+    places.check_apart(
+        files_read(settings, [source.path for source in found]),
+        [Path(one) for one in given if Path(one).is_dir()],
+    )
     encoder = Encoder(settings)
     total = sum(source.path.stat().st_size for source in found)
     refused: list[Refused] = []

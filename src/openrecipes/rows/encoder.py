@@ -20,6 +20,7 @@ from openrecipes.rows.templates import SPAN_CLOSE, SPAN_OPEN, ChatTemplate
 from openrecipes.rows.tokenization import Ids, TextTokenizer
 
 _RESERVED = {"messages", "tools", "documents", "add_generation_prompt"}
+_TEMPLATE = "chat_template.jinja"
 _PROBE = "probe of the template"
 _ARGUMENTS = '{"probe": "value"}'
 
@@ -220,12 +221,25 @@ class Encoder:
         return sorted(ends)
 
 
+def files_read(settings: EncoderSettings, conversations: Sequence[Path]) -> dict[Path, str]:
+    """Every file that encoding reads, with what it is."""
+    folder = settings.tokenizer if settings.tokenizer.is_dir() else settings.tokenizer.parent
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", _TEMPLATE)
+    read = dict.fromkeys(conversations, "an input")
+    read |= {folder / name: "a file of the tokenizer" for name in names}
+    if not settings.tokenizer.is_dir():
+        read[settings.tokenizer] = "the tokenizer"
+    if settings.chat_template is not None:
+        read[settings.chat_template] = "the chat template"
+    return read
+
+
 def _template_source(settings: EncoderSettings) -> tuple[str, str]:
     """Name and text of the chat template."""
     directory = settings.tokenizer if settings.tokenizer.is_dir() else settings.tokenizer.parent
     file = settings.chat_template
-    if file is None and (directory / "chat_template.jinja").is_file():
-        file = directory / "chat_template.jinja"
+    if file is None and (directory / _TEMPLATE).is_file():
+        file = directory / _TEMPLATE
     if file is not None:
         return str(file), files.read_text(file)
     config = directory / "tokenizer_config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ def read_build(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not isinstance(document.get("build", {}), dict):
         raise InputError("build the rows again", file=file, found="no data-set block")
     return document
+
+
+def encodable(value: Any) -> Any:
+    """``value`` with text that no UTF-8 file can hold (a file name of any bytes) spelled out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {encodable(key): encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(item) for item in value]
+    return value
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """A report or a data-set block as the text of its file."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def dataset_block(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openrecipes import files
 from openrecipes.errors import InputError
 from openrecipes.rows.encoder import EncoderSettings
 from openrecipes.rows.refusals import REASONS, Refused
@@ -54,7 +53,7 @@ class BuildSettings:
     @property
     def eval_path(self) -> Path:
         """Where the evaluation rows go."""
-        return self.eval_output or self.output.with_name(f"{self.output.stem}.eval.parquet")
+        return self.eval_output or self.output.parent / f"{self.output.stem}.eval.parquet"
 
     def skips(self, refused: Refused) -> bool:
         """Is a refused conversation left out and counted, instead of ending the build?"""
@@ -109,6 +108,9 @@ def check(settings: BuildSettings) -> None:
         )
     if settings.mixture is not None:
         check_mixture(settings.mixture, len(settings.inputs))
+    for path in (settings.output, settings.eval_path):
+        if not path.name:
+            raise InputError("give a file", field="--output", found=f"{str(path)!r}")
     for report in settings.reports:
         if report.suffix not in REPORT_ENDINGS:
             raise InputError(
@@ -118,21 +120,18 @@ def check(settings: BuildSettings) -> None:
                 found=f"the ending {report.suffix or 'of no kind'}",
                 expected=" or ".join(REPORT_ENDINGS),
             )
-    if not settings.dry_run:
-        _check_places(settings)
+    if settings.eval_output is not None and not settings.held_out:
+        raise InputError(
+            "pass --eval-share or --eval-conversations, too, or leave it out",
+            field="--eval-output",
+            found="no evaluation split",
+        )
 
 
-def _check_places(settings: BuildSettings) -> None:
-    """Everything that will be written has its own place, and can be written there."""
-    rows = {settings.output: "--output"}
+def outputs(settings: BuildSettings) -> list[tuple[Path, str]]:
+    """Every file that a build writes, with the option that names it."""
+    rows = [(settings.output, "--output")]
     if settings.held_out:
-        rows[settings.eval_path] = "--eval-output"
-    places = [*rows.items(), *((report, "--report") for report in settings.reports)]
-    names = [path.absolute() for path, _ in places] + [build_path(path).absolute() for path in rows]
-    if len(set(names)) < len(places) + 1 + settings.held_out:
-        raise InputError("give each file its own name", field="--output", found="one name twice")
-    for path, field_ in places:
-        if path.is_dir():
-            raise InputError("give a file", file=path, field=field_, found="a directory")
-        files.refuse_existing(path, force=settings.force or settings.resume)
-        files.refuse_unwritable(path, field_)
+        rows.append((settings.eval_path, "--eval-output"))
+    blocks = [(build_path(path), f"{option} (its data-set block)") for path, option in rows]
+    return [*rows, *blocks, *((report, "--report") for report in settings.reports)]
