@@ -39,7 +39,8 @@ def label(layout: Layout) -> str:
 def summary(layout: Layout, row_tokens: int) -> str:
     """The layout in one sentence that names every option."""
     split = "even split" if layout.layer_split is None else f"layers {_split(layout.layer_split)}"
-    axes = [f"TP {layout.tp}", f"PP {layout.pp} ({split})"]
+    cut = layout.pp > 1 or layout.layer_split is not None
+    axes = [f"TP {layout.tp}", f"PP {layout.pp} ({split})" if cut else f"PP {layout.pp}"]
     axes += [f"VPP {layout.vpp}"] if layout.vpp > 1 else []
     axes += [f"CP {layout.cp}", f"EP {layout.ep}", f"ETP {layout.etp}", f"DP {layout.dp}"]
     axes += ["sequence parallel"] if layout.sequence_parallel else []

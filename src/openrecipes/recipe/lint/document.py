@@ -24,7 +24,7 @@ def _model_known(context: Context) -> Iterator[Broken]:
     if find(name) is not None:
         return
     known = {model.name.lower(): model.name for model in models()}
-    near = get_close_matches(name[:100].lower(), known, n=1)
+    near = get_close_matches(name[:100].lower(), known, n=1, cutoff=0.8)
     hint = f"did you mean {known[near[0]]}?" if near else "give active_params with its source"
     message = f"N, layers and heads are not known, so what depends on them is not checked: {hint}"
     severity: Severity = "note" if context.recipe.gpu.type == CPU else "warning"
