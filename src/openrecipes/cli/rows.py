@@ -32,7 +32,7 @@ from openrecipes.cli.rows_options import (
     skipped,
 )
 from openrecipes.cli.rows_progress import progress_bar
-from openrecipes.errors import ExitCode
+from openrecipes.errors import ExitCode, one_line
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(rows_read.inspect)
@@ -174,6 +174,7 @@ def build(
         typer.echo("stopped; the same command with --resume goes on from here", err=True)
         raise typer.Exit(ExitCode.STOPPED) from None
     seconds = time.perf_counter() - began
+    _tell_left_out(document)
     if json_:
         print_json({**document, "seconds": round(seconds, 3)})
     else:
@@ -226,6 +227,7 @@ def encode(
             force=force,
             progress=progress,
         )
+    _tell_left_out(document)
     if json_:
         print_json(document)
     else:
@@ -236,6 +238,15 @@ def encode(
         )
         for reason, number in document["reasons"].items():
             typer.echo(f"  skipped {number:,}: {reason}")
+
+
+def _tell_left_out(document: dict[str, Any]) -> None:
+    """One line about what lies beside the conversations and was not read."""
+    names = document["left_out_files"]
+    if names:
+        more = ", ..." if len(names) > 3 else ""
+        told = one_line(", ".join(names[:3]), 400)
+        typer.echo(f"not read, of another kind: {len(names)}: {told}{more}", err=True)
 
 
 def _command_line() -> str:

@@ -55,12 +55,14 @@ class Assembly:
         encoder: Encoder,
         cache: TokenCache,
         sources: list[dict[str, Any]],
+        left_out: list[str],
         progress: Progress,
     ) -> None:
         self.settings = settings
         self.encoder = encoder
         self.cache = cache
         self.sources = sources
+        self.left_out = left_out
         self.progress = progress
         self.index = cache.index()
         self.lengths = self.index["length"].astype(np.int64)
@@ -240,6 +242,7 @@ class Assembly:
                 for n, given in enumerate(settings.inputs)
             ],
             "files": self.sources,
+            "left_out_files": self.left_out,
             "tokenizer": {
                 "file": str(encoder.tokenizer.file),
                 "sha256": encoder.tokenizer.sha256,

@@ -25,7 +25,7 @@ from openrecipes.rows.places import Places
 from openrecipes.rows.pool import default_workers, encoding_pool
 from openrecipes.rows.refusals import Refused
 from openrecipes.rows.settings import BUILD_VERSION, BuildSettings, check, outputs
-from openrecipes.rows.sources import SourceFile, chunks, find, unreadable
+from openrecipes.rows.sources import Found, SourceFile, chunks, find, unreadable
 
 
 def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any
     given = fetched(settings.inputs)
     found = find(given)
     places.check_apart(
-        files_read(settings.encoder, [source.path for source in found]),
+        files_read(settings.encoder, [source.path for source in found.files]),
         [Path(one) for one in given if Path(one).is_dir()],
     )
     if (hub := origin(settings.inputs)) is not None and settings.facts.source is None:
@@ -60,17 +60,17 @@ def build(settings: BuildSettings, progress: Progress = silent) -> dict[str, Any
 
 
 def _build(
-    settings: BuildSettings, found: Sequence[SourceFile], encoder: Encoder, progress: Progress
+    settings: BuildSettings, found: Found, encoder: Encoder, progress: Progress
 ) -> dict[str, Any]:
-    sources = [_source(source) for source in found]
+    sources = [_source(source) for source in found.files]
     fingerprint = _fingerprint(settings, encoder, sources)
     force = settings.force or settings.dry_run
     with (
         _cache_directory(settings) as directory,
         open_cache(directory, fingerprint, resume=settings.resume, force=force) as cache,
     ):
-        encode_all(cache, encoder, found, settings, progress)
-        return Assembly(settings, encoder, cache, sources, progress).run()
+        encode_all(cache, encoder, found.files, settings, progress)
+        return Assembly(settings, encoder, cache, sources, found.left_out, progress).run()
 
 
 def _places(settings: BuildSettings) -> Places:

@@ -16,7 +16,7 @@ from openrecipes.rows.hub import fetched
 from openrecipes.rows.places import Places
 from openrecipes.rows.pool import EncodedChunk, default_workers, encoding_pool
 from openrecipes.rows.refusals import Refused
-from openrecipes.rows.report import by_reason, excluded
+from openrecipes.rows.report import by_reason, encodable, excluded
 from openrecipes.rows.sources import chunks, find
 
 
@@ -45,11 +45,11 @@ def encode(
     given = fetched(inputs)
     found = find(given)
     places.check_apart(
-        files_read(settings, [source.path for source in found]),
+        files_read(settings, [source.path for source in found.files]),
         [Path(one) for one in given if Path(one).is_dir()],
     )
     encoder = Encoder(settings)
-    total = sum(source.path.stat().st_size for source in found)
+    total = sum(source.path.stat().st_size for source in found.files)
     refused: list[Refused] = []
     written = tokens = supervised = 0
     with (
@@ -57,9 +57,9 @@ def encode(
         encoding_pool(encoder, workers or default_workers(), with_ids=True) as encoded,
         temporary.open("w", encoding="utf-8") as lines,
     ):
-        for chunk in encoded(chunks(found)):
+        for chunk in encoded(chunks(found.files)):
             for at, id_, reason, detail in chunk.refused:
-                place = f"{found[chunk.file].path}:{chunk.lines[at]}"
+                place = f"{found.files[chunk.file].path}:{chunk.lines[at]}"
                 one = Refused(chunk.first + at, id_, place, reason, detail)
                 if reason not in skip and "all" not in skip:
                     raise one.error()
@@ -69,7 +69,7 @@ def encode(
             tokens += sum(chunk.lengths)
             supervised += sum(chunk.supervised)
             progress("tokenize", chunk.read, total, written + len(refused))
-    return {
+    document = {
         "path": str(output),
         "conversations": {
             "input": written + len(refused),
@@ -79,9 +79,11 @@ def encode(
         "tokens": {"all": tokens, "supervised": supervised},
         "reasons": by_reason(refused),
         "excluded": excluded(refused),
+        "left_out_files": found.left_out,
         "tokenizer_sha256": encoder.tokenizer.sha256,
         "chat_template_sha256": encoder.template.sha256,
     }
+    return dict(encodable(document))
 
 
 def _lines(chunk: EncodedChunk) -> list[str]:

@@ -17,7 +17,7 @@ from openrecipes.rows.masks import MASK_TYPES, TURN_END, TURN_START, Mask, Maske
 from openrecipes.rows.refusals import Refusal, unexpected
 from openrecipes.rows.rendering import FaithfulTemplate
 from openrecipes.rows.templates import SPAN_CLOSE, SPAN_OPEN, ChatTemplate
-from openrecipes.rows.tokenization import Ids, TextTokenizer
+from openrecipes.rows.tokenization import Ids, TextTokenizer, tokenizer_file
 
 _RESERVED = {"messages", "tools", "documents", "add_generation_prompt"}
 _TEMPLATE = "chat_template.jinja"
@@ -223,12 +223,11 @@ class Encoder:
 
 def files_read(settings: EncoderSettings, conversations: Sequence[Path]) -> dict[Path, str]:
     """Every file that encoding reads, with what it is."""
-    folder = settings.tokenizer if settings.tokenizer.is_dir() else settings.tokenizer.parent
+    file = tokenizer_file(settings.tokenizer)
     names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", _TEMPLATE)
     read = dict.fromkeys(conversations, "an input")
-    read |= {folder / name: "a file of the tokenizer" for name in names}
-    if not settings.tokenizer.is_dir():
-        read[settings.tokenizer] = "the tokenizer"
+    read |= {file.parent / name: "a file of the tokenizer" for name in names}
+    read[file] = "the tokenizer"
     if settings.chat_template is not None:
         read[settings.chat_template] = "the chat template"
     return read
@@ -236,7 +235,7 @@ def files_read(settings: EncoderSettings, conversations: Sequence[Path]) -> dict
 
 def _template_source(settings: EncoderSettings) -> tuple[str, str]:
     """Name and text of the chat template."""
-    directory = settings.tokenizer if settings.tokenizer.is_dir() else settings.tokenizer.parent
+    directory = tokenizer_file(settings.tokenizer).parent
     file = settings.chat_template
     if file is None and (directory / _TEMPLATE).is_file():
         file = directory / _TEMPLATE

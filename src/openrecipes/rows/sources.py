@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from openrecipes.errors import InputError, one_line
+from openrecipes.rows.refusals import Refusal, unexpected
 
 #: Endings of the files that are read, longest first.
 ENDINGS = (".jsonl.gz", ".jsonl.zst", ".ndjson", ".jsonl", ".parquet", ".json")
@@ -36,7 +38,7 @@ class SourceFile:
     @property
     def columnar(self) -> bool:
         """Is it parquet?"""
-        return self.path.name.endswith(".parquet")
+        return self.path.name.lower().endswith(".parquet")
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,32 @@ class Chunk:
     read: int
 
 
-def find(inputs: Sequence[str]) -> list[SourceFile]:
+@dataclass(frozen=True)
+class Found:
+    """What inputs name.
+
+    Attributes:
+        files: the files, in the order in which they are read.
+        left_out: what lies in a folder, or fits a glob, and is not read.
+    """
+
+    files: list[SourceFile]
+    left_out: list[str]
+
+
+def find(inputs: Sequence[str]) -> Found:
     """The files that inputs name, in the order given; directories and globs sorted by name.
 
     Raises:
-        InputError: nothing there, or a file of a kind that cannot be read.
+        InputError: nothing there, a file of a kind that cannot be read, a link to nothing, or the
+            same file twice.
     """
-    found: list[SourceFile] = []
+    found = Found([], [])
     for number, given in enumerate(inputs):
-        paths = _expand(given)
+        try:
+            paths, left_out = _expand(given)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a name
+            raise unreadable(Path(given), error) from None
         if not paths:
             raise InputError(
                 "check the path",
@@ -79,16 +98,29 @@ def find(inputs: Sequence[str]) -> list[SourceFile]:
                 found="no conversation file",
                 expected=f"a file, directory or glob of {', '.join(ENDINGS)}",
             )
-        found += [SourceFile(path, number) for path in paths]
-    if not found:
+        found.files.extend(SourceFile(path, number) for path in paths)
+        found.left_out.extend(map(str, left_out))
+    if not found.files:
         raise InputError("give at least one --input", field="--input", found="none")
+    seen = set()
+    for source in found.files:
+        real = source.path.resolve()
+        if real in seen:
+            raise InputError(
+                "give each file once",
+                file=source.path,
+                field="--input",
+                found="the same file twice",
+            )
+        seen.add(real)
     return found
 
 
-def _expand(given: str) -> list[Path]:
+def _expand(given: str) -> tuple[list[Path], list[Path]]:
+    """The files to read, and what is left out."""
     path = Path(given)
     if path.is_dir():
-        return sorted(p for p in path.rglob("*") if p.is_file() and _readable(p))
+        return _sorted_out(_under(path))
     if path.is_file():
         if not _readable(path):
             raise InputError(
@@ -98,11 +130,39 @@ def _expand(given: str) -> list[Path]:
                 found=f"the ending {''.join(path.suffixes) or 'of no kind'}",
                 expected=", ".join(ENDINGS),
             )
-        return [path]
+        return [path], []
     if path.exists():
         raise InputError("give a file", file=path, field="--input", found="neither file nor folder")
+    if path.is_symlink():
+        return _sorted_out([path])
     matches = glob.glob(given, recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    return sorted(p for p in map(Path, matches) if p.is_file() and _readable(p))
+    return _sorted_out([Path(match) for match in matches])
+
+
+def _under(folder: Path) -> list[Path]:
+    """Every file below a folder, and every linked folder, which is not gone into."""
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=stop):
+        here = Path(place)
+        found += [here / name for name in names]
+        found += [here / name for name in folders if (here / name).is_symlink()]
+    return found
+
+
+def _sorted_out(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    read: list[Path] = []
+    left_out: list[Path] = []
+    for path in sorted(paths):
+        if path.is_symlink() and not path.exists():
+            raise InputError(
+                "mend the link, or remove it", file=path, field="--input", found="a link to nothing"
+            )
+        (read if path.is_file() and _readable(path) else left_out).append(path)
+    return read, left_out
 
 
 def _readable(path: Path) -> bool:
@@ -270,26 +330,45 @@ def _parquet_records(path: Path) -> Iterator[_Records]:
         raise unreadable(path, error) from None
 
 
-def unreadable(path: Path, error: OSError) -> InputError:
+def unreadable(path: Path, error: OSError | ValueError) -> InputError:
     """What to tell of an input that the system does not let us read."""
     return InputError(
         "check the file and its permissions",
         file=path,
         field="--input",
-        found=error.strerror or one_line(error),
+        found=getattr(error, "strerror", None) or one_line(error),
     )
 
 
 def parquet_rows(stream: bytes) -> list[Any]:
     """The records of one chunk of a parquet file; nulls inside messages and tools left out.
 
-    Parquet gives every struct all keys, so a missing key comes back as a null.
+    Parquet gives every struct all keys, so a missing key comes back as a null; maps come back as
+    mappings. A record with a value that Python cannot hold (text that is no UTF-8, a day beyond
+    year 9999, a map with one key twice) comes back as a Refusal.
     """
     import pyarrow
 
     with pyarrow.ipc.open_stream(stream) as reader:
-        rows: list[Any] = reader.read_all().to_pylist()
-    return [_without_nulls(row) for row in rows]
+        table = reader.read_all()
+    try:
+        return _records(table)
+    except Exception:  # which record is it?
+        return [_record(table.slice(row, 1)) for row in range(table.num_rows)]
+
+
+def _records(table: Any) -> list[Any]:
+    return [_without_nulls(row) for row in table.to_pylist(maps_as_pydicts="strict")]
+
+
+def _record(table: Any) -> Any:
+    try:
+        return _records(table)[0]
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        return Refusal("invalid-utf8", f"byte 0x{byte:02x} at offset {error.start} of a text")
+    except Exception as error:
+        return unexpected(error)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -38,6 +38,26 @@ class Tokens:
     in_bytes: bool
 
 
+def tokenizer_file(path: Path) -> Path:
+    """The tokenizer.json that a Hugging Face directory or a file names; InputError for none."""
+    try:
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if file.is_file():
+            return file
+    except OSError as error:  # a name too long
+        raise _no_tokenizer(path, error.strerror) from None
+    raise _no_tokenizer(file, "no such file")
+
+
+def _no_tokenizer(file: Path, found: str | None) -> InputError:
+    return InputError(
+        "give a Hugging Face directory or a tokenizer.json",
+        file=file,
+        field="--tokenizer",
+        found=found,
+    )
+
+
 class TextTokenizer:
     """A tokenizer with its special tokens, read from a directory or a tokenizer.json.
 
@@ -48,16 +68,11 @@ class TextTokenizer:
     """
 
     def __init__(self, path: Path, *, expected_sha256: str | None = None) -> None:
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise InputError(
-                "give a Hugging Face directory or a tokenizer.json",
-                file=file,
-                field="--tokenizer",
-                found="no such file",
-            )
-        self.file = file
-        content = file.read_bytes()
+        file = self.file = tokenizer_file(path)
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise _no_tokenizer(file, error.strerror) from None
         self.sha256 = hashlib.sha256(content).hexdigest()
         if expected_sha256 is not None and self.sha256 != expected_sha256.lower():
             raise InputError(

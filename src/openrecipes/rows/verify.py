@@ -207,7 +207,7 @@ def rebuild(
 def _encoded(
     inputs: Sequence[str], encoder: Encoder, wanted: set[int]
 ) -> Iterator[tuple[int, Encoded]]:
-    for chunk in chunks(find(fetched(inputs))):
+    for chunk in chunks(find(fetched(inputs)).files):
         places = [p for p in range(len(chunk.lines)) if chunk.first + p in wanted]
         if not places:
             continue
