@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from openrecipes.rows import words
-from openrecipes.rows.words import any_of, ascii_pattern, words_of
+from openrecipes.rows.words import ALPHABET, any_of, word_pattern, words_of
 from tests.rows.given import TOKENIZER
 
 # How published tokenizers cut text into words.
@@ -57,7 +57,8 @@ quick = cache(words_of)
                 st.sampled_from(PIECES),
                 st.text(st.characters(max_codepoint=127)),
                 st.text(st.characters(exclude_categories=("Cs",)), max_size=6),
-                st.text("aA1 \t\n.é́'", max_size=12),
+                st.text("aA1 \t\n.é́'ßſДλ—½→中", max_size=12),
+                st.text(st.sampled_from(sorted(ALPHABET)), max_size=12),
             )
         ).map("".join),
         max_size=4,
@@ -94,7 +95,7 @@ def test_words_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_pattern_that_may_mean_something_else_is_not_taken(pattern: str) -> None:
-    assert ascii_pattern(pattern) is None
+    assert word_pattern(pattern) is None
 
 
 def test_a_tokenizer_that_is_not_understood_is_left_alone(
@@ -108,8 +109,8 @@ def test_a_tokenizer_that_is_not_understood_is_left_alone(
     stripping.add_tokens([AddedToken("<greedy>", lstrip=True, normalized=False)])
     assert words_of(stripping) is None
     # A pattern that is read wrongly is found out before it is used.
-    wrong = ascii_pattern(r"[^\s]+|\s+")
-    monkeypatch.setattr(words, "ascii_pattern", lambda _: wrong)
+    wrong = word_pattern(r"[^\s]+|\s+")
+    monkeypatch.setattr(words, "word_pattern", lambda _: wrong)
     assert words_of(demo()) is None
 
 

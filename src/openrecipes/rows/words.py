@@ -1,16 +1,19 @@
 """The ids of text by its words: what a byte-level tokenizer gives, in a fraction of its time.
 
-Nearly all of a tokenizer's time goes into cutting text into words by classes of Unicode. ASCII text
-needs no such classes: Python's own regex cuts it in the same places, and a word that was seen
-before keeps its ids. Text between two added tokens (``<|im_start|>`` and the like) is tokenized by
-itself, so ASCII stretches of other texts gain, too. What is not ASCII goes to the tokenizer.
+Nearly all of a tokenizer's time goes into cutting text into words by classes of Unicode. Where text
+holds only characters whose classes have never changed, Python's own regex cuts it in the same
+places, and a word that was seen before keeps its ids. Text between two added tokens
+(``<|im_start|>`` and the like) is tokenized by itself, so stretches of other texts gain, too. What
+holds other characters goes to the tokenizer.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, product
 from typing import Any
 
@@ -22,19 +25,54 @@ from tokenizers.models import BPE
 #: Words kept, and the longest one that is: at most some 50 MB.
 MOST_WORDS, LONGEST_WORD = 1 << 17, 64
 
-# Unicode's classes as far as ASCII has them, to stand inside [...].
-_CLASSES = {"L": "A-Za-z", "Lu": "A-Z", "Ll": "a-z", "N": "0-9", "Nd": "0-9"}
-_CLASSES |= dict.fromkeys(("Lt", "Lm", "Lo", "M", "Mn"), "")
+# Beside ASCII: Latin, Greek, Cyrillic, punctuation, currencies, arrows, mathematics, boxes.
+_BLOCKS = (
+    *((0xA1, 0x24F), (0x370, 0x4FF), (0x2010, 0x205E), (0x20A0, 0x20BA)),
+    *((0x2190, 0x21FF), (0x2200, 0x22FF), (0x2500, 0x25FF)),
+)
+_CLASS = re.compile(r"L[ultmo]?|N[dlo]?|Mn?|P|S")
 _BLANK = r"\t-\r "
 _PART = re.compile(r"\\p\{(\w+)\}|\\([sS])|\\(.)|(\[\^?)|(\])|(.)", re.DOTALL)
 # What Oniguruma and Python read differently, or what this module does not read at all.
 _FOREIGN = re.compile(r"&&|\(\?(?!:|!|=|i:)|\}\+|\[\]|\[\^\]")
-# GPT-2 writes the bytes that are not printable as these characters.
-_BYTES = {byte: chr(256 + byte) for byte in range(33)} | {127: chr(256 + 33)}
 
 
-def ascii_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Python's pattern that finds in ASCII text what Oniguruma's ``pattern`` finds there.
+def _alphabet() -> dict[str, str]:
+    """Characters that are cut here, each with its category."""
+    found = {chr(code): unicodedata.category(chr(code)) for code in range(128)}
+    for first, last in _BLOCKS:
+        for character in map(chr, range(first, last + 1)):
+            category = unicodedata.category(character)
+            # No blanks, no marks that normalization could join, nothing that it changes, and not
+            # the long s, which is an s where case is ignored.
+            stable = unicodedata.is_normalized("NFC", character) and character != "ſ"
+            if category[0] in "LNPS" and stable:
+                found[character] = category
+    return found
+
+
+ALPHABET = _alphabet()
+
+
+def _byte_characters() -> list[str]:
+    """GPT-2's table: the character that stands for each byte in a byte-level vocabulary."""
+    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (chr(256 + number) for number in range(256))
+    return [chr(byte) if byte in shown else next(others) for byte in range(256)]
+
+
+_BYTES = _byte_characters()
+
+
+@cache
+def _members(class_: str) -> str:
+    """The alphabet's characters of a Unicode class, to stand inside ``[...]``."""
+    chosen = (c for c, category in ALPHABET.items() if category.startswith(class_))
+    return "".join(map(re.escape, chosen))
+
+
+def word_pattern(pattern: str) -> re.Pattern[str] | None:
+    """Python's pattern that finds in text of the alphabet what Oniguruma's ``pattern`` finds.
 
     None for a pattern with anything in it of which that is not certain.
     """
@@ -42,8 +80,8 @@ def ascii_pattern(pattern: str) -> re.Pattern[str] | None:
     inside = False
     for part in _PART.finditer(pattern):
         class_, blank, escaped, opened, closed, plain = part.groups()
-        if class_ is not None and class_ in _CLASSES:
-            made.append(_CLASSES[class_] if inside else f"[{_CLASSES[class_]}]")
+        if class_ is not None and _CLASS.fullmatch(class_):
+            made.append(_members(class_) if inside else f"[{_members(class_)}]")
         elif blank is not None and not (inside and blank == "S"):
             made.append(_BLANK if inside else f"[{'^' if blank == 'S' else ''}{_BLANK}]")
         elif escaped is not None and (escaped in "rnt" or not escaped.isalnum()):
@@ -75,7 +113,9 @@ class _Known(dict[str, tuple[int, ...]]):
         self._tokenize = tokenizer.model.tokenize
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        ids = tuple(token.id for token in self._tokenize(word.translate(_BYTES)))
+        ids = tuple(
+            token.id for token in self._tokenize("".join(_BYTES[byte] for byte in word.encode()))
+        )
         if len(self) < MOST_WORDS and len(word) <= LONGEST_WORD:
             self[word] = ids
         return ids
@@ -91,13 +131,17 @@ class Words:
         self._added = {token.content: id_ for id_, token in added.items()}
         self._borders = re.compile(f"({any_of(self._added)})")
         self._known = _Known(tokenizer)
+        self._certain = re.compile(f"[{''.join(map(re.escape, ALPHABET))}]*").fullmatch
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """(n,) ids of each text."""
         split = [self._borders.split(text) for text in texts]  # text, token, text, token, text
-        foreign = [part for parts in split for part in parts[::2] if not part.isascii()]
+        foreign = [part for parts in split for part in parts[::2] if not self._is_ours(part)]
         encodings = iter(self._tokenizer.encode_batch_fast(foreign, add_special_tokens=False))
         return [np.array(list(self._ids(parts, encodings)), np.int32) for parts in split]
+
+    def _is_ours(self, part: str) -> bool:
+        return part.isascii() or self._certain(part) is not None
 
     def _ids(self, parts: Sequence[str], encodings: Iterator[Any]) -> Iterator[int]:
         look_up, find = self._known.__getitem__, self._word.findall
@@ -105,7 +149,7 @@ class Words:
             (self._added[part],)
             if number % 2
             else chain.from_iterable(map(look_up, find(part)))
-            if part.isascii()
+            if self._is_ours(part)
             else next(encodings).ids
             for number, part in enumerate(parts)
         )
@@ -125,7 +169,7 @@ def words_of(tokenizer: Tokenizer) -> Words | None:
         and (steps[0]["behavior"], steps[0]["invert"]) == ("Isolated", False)
         and not (steps[1]["add_prefix_space"] or steps[1]["use_regex"])
     )
-    word = ascii_pattern(steps[0]["pattern"].get("Regex", "(")) if sound else None
+    word = word_pattern(steps[0]["pattern"].get("Regex", "(")) if sound else None
     if word is None:
         return None
     words, probe = Words(tokenizer, word), _probe([token.content for token in added])
@@ -141,9 +185,9 @@ def state_of(part: Any) -> dict[str, Any]:
 
 
 def _probe(added: Sequence[str]) -> list[str]:
-    """Texts with every pair of ASCII characters, triples of every kind, and all added tokens."""
+    """Texts with all pairs of ASCII characters, triples of every kind, all else by itself."""
     characters = [chr(code) for code in range(128)]
-    kinds = "aAz0 \t\n\r/.'s<é"
+    kinds = "aAz0 \t\n\r/.'s<éÉ—½"
     return (
         [
             "".join(a + b for b in characters) + "".join(b + a for b in characters)
@@ -153,6 +197,7 @@ def _probe(added: Sequence[str]) -> list[str]:
             "".join(f"{x}{''.join(triple)}" for triple in product(kinds, repeat=3))
             for x in ("", "b ")
         ]
+        + ["".join(f"a{c}a {c} A{c}{c}1{c}'{c}\n{c}" for c in ALPHABET)]
         + ["".join(f"{token}x {token[:-1]}{token}\n" for token in added)]
     )
 
