@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from openrecipes.site import charts, memory, scales
@@ -49,6 +49,8 @@ def test_step_times_are_sound_whatever_was_recorded(
     sound(charts.step_times(series, window, None))
 
 
+@example([(0, 1.0)], [(0, 5e-324)], None)
+@example([(0, 1.0)], [(0, 1e-308)], None)
 @given(SERIES, SERIES, st.one_of(st.none(), st.floats(min_value=1e-9, max_value=1)))
 def test_losses_are_sound_whatever_was_recorded(
     ours: list[tuple[int, float | None]],
@@ -59,6 +61,7 @@ def test_losses_are_sound_whatever_was_recorded(
     sound(charts.loss_difference(ours, theirs, floor))
 
 
+@example(137438953473.0, 6.103515625e-05, 4)
 @given(
     st.floats(min_value=-1e12, max_value=1e12),
     st.floats(min_value=1e-9, max_value=1e12),

@@ -23,6 +23,8 @@ from openrecipes.site.shapes import Band, Bar, Chart, Dot, Line
 MOST_BARS = 80
 #: The most points a line is drawn with; longer runs are thinned so that extremes stay.
 MOST_POINTS = 400
+#: Relative differences from here on, infinity and NaN among them, leave a gap: no axis shows them.
+_FARTHEST = 1e100
 
 
 def _line(
@@ -202,13 +204,12 @@ def loss_difference(
     """
     there = dict(reference)
     series = [
-        (s, (v - g) / abs(g))
+        (s, apart)
         for s, v in candidate
         if v is not None
-        and math.isfinite(v)
         and (g := there.get(s)) is not None
-        and math.isfinite(g)
         and g != 0
+        and abs(apart := (v - g) / abs(g)) < _FARTHEST
     ]
     if not series:
         return None

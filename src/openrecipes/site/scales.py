@@ -43,7 +43,8 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [0.0 if i == 0 else i * step for i in range(first, last + 1)]
+    found = (0.0 if i == 0 else i * step for i in range(first, last + 1))
+    return list(dict.fromkeys(found))  # neighbours may be one float, far from 0
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
