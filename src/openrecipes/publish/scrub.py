@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 _HOME = re.compile(
-    r"(?<![\w.])(?:/home/|/Users/|/export/home/)([A-Za-z0-9._-]+)|(?<![\w./])/root\b"
+    r"(?:(?<![\w./~])|(?<=//))(?:/(?:[\w.-]+/)*?(?:home\d*|Users)/)([A-Za-z0-9._-]+)"
+    r"|\b[A-Za-z]:[\\/]+Users[\\/]+([A-Za-z0-9._-]+)"
+    r"|(?<![\w./~$-])~([A-Za-z_][\w.-]*)(?=/)"
+    r"|(?<![\w./])/root\b"
 )
 #: An absolute path, or one from a home; an address (https://...) is none.
 _ABSOLUTE = re.compile(r"(?<![\w.~/$}-])(?!//)(?:~?/[^\s'\"=:,;]*|~[\w.-]+/[^\s'\"=:,;]*)")
@@ -25,14 +28,44 @@ _LOGIN = re.compile(r"\b([a-z_][a-z0-9_.-]*)@([A-Za-z][A-Za-z0-9.-]*)\b(?!:[0-9a
 _USER_WORD = re.compile(
     r"\b(?:USER|LOGNAME|USERNAME|user|username)=['\"]?([A-Za-z][A-Za-z0-9._-]*)"
 )
+#: Places that name a host: what schedulers and launchers set and print, and their addresses.
+_HOST_WORD = re.compile(
+    r"\b((?:MASTER_ADDR|(?:RAY_)?HEAD_(?:NODE|ADDR)|HOSTNAME|SLURMD_NODENAME|SLURM_TOPOLOGY_ADDR"
+    r"|SLURM_LAUNCH_NODE_IPADDR|SLURM_SUBMIT_HOST|hostname|nodename|master_addr)[\"']?\s*[=:]\s*"
+    r"[\"']?|\b(?:tcp|ssh|ucx|rdma|c10d|etcd|ray|grpc)://|\bhttps?://(?=[\w-]+:\d))"
+    r"([A-Za-z][A-Za-z0-9.-]*)"
+)
+_NODE_LIST = re.compile(r"\b(SLURM_(?:JOB_|STEP_)?NODELIST=[\"']?)[^\s\"']+")
 _CLOUD_HOST = re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}(?:\.[A-Za-z0-9.-]+)?\b")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
 _MAC = re.compile(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}\b")
 _SERIAL = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{20,}"
-    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{10,})"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|A(?:KI|SI)A[0-9A-Z]{16}"
+    r"|sk-[A-Za-z0-9_-]{20,}|nvapi-[\w-]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+#: Values of what is named as a secret; the name stays.
+_SECRET = re.compile(
+    r"(\b[A-Z][A-Z0-9_]*(?:API_?KEY|ACCESS_KEY(?:_ID)?|(?:SECRET|PRIVATE|AUTH|ACCOUNT)_KEY|_TOKEN"
+    r"|SECRET|PASSWORD|PASSWD|CREDENTIALS)[\"']?\s*[=:]\s*[\"']?"
+    r"|\b(?i:api[_-]?key|wandb-key|(?:access|auth|hf|secret)[_-](?:token|key)|password|passwd)"
+    r"[\"']?\s*[=:]\s*[\"']?"
+    r"|\b(?i:bearer|basic)\s+(?=[A-Za-z0-9._~+/=-]{16}))"
+    r"([A-Za-z0-9._~+/=!@#$%^&*-]{4,})"
+)
+_LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)")
+_PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]+-----"
+    r"(?:.{0,16384}?-----END [A-Z0-9 ]+-----|(?:\s*[A-Za-z0-9+/=]{16,})*)",
+    re.DOTALL,
+)
+#: Four numbers behind one of these are a version.
+_VERSION = re.compile(
+    r"(?:version|release|driver|firmware|build|cu(?:dnn|blas|da|fft|sparse)|nccl|torch|fabric|efa)"
+    r"[\w.+-]{0,8}[\s:=<>~(-]{1,4}v?$|\bv$",
+    re.IGNORECASE,
 )
 #: Names that tell nothing about anybody.
 _COMMON = frozenset(
@@ -106,8 +139,9 @@ class Scrubber:
             named |= {socket.gethostname()}
             users |= {_me()}
         for text in texts:
-            users |= {match[1] for match in _HOME.finditer(text) if match[1]}
+            users |= {name for match in _HOME.finditer(text) for name in match.groups() if name}
             users |= {match[1] for match in _USER_WORD.finditer(text)}
+            named |= {match[2] for match in _HOST_WORD.finditer(text)}
             for match in _LOGIN.finditer(text):
                 if _is_login(match, named, users):
                     users.add(match[1])
@@ -117,10 +151,15 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """``text`` with everything telling replaced."""
+        text = _PEM.sub("<token>", text)
+        text = _LOGIN_IN_ADDRESS.sub("<token>", text)
         text = _TOKEN.sub("<token>", text)
+        text = _SECRET.sub(_secret, text)
         text = _SERIAL.sub("<gpu>", text)
         text = _HOME.sub("~", text)
         text = _EMAIL.sub("<address>", text)
+        text = _HOST_WORD.sub(_host, text)
+        text = _NODE_LIST.sub(r"\1<host>", text)
         text = _CLOUD_HOST.sub("<host>", text)
         text = _MAC.sub("<address>", text)
         text = _IPV6.sub(_address, text)
@@ -209,8 +248,18 @@ def _word(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", re.IGNORECASE)
 
 
+def _host(match: re.Match[str]) -> str:
+    return match[1] + (match[2] if match[2].lower() in _COMMON else "<host>")
+
+
+def _secret(match: re.Match[str]) -> str:
+    return match[1] + (match[2] if match[2].lower() in _COMMON else "<token>")
+
+
 def _address(match: re.Match[str]) -> str:
     text = match.group()
+    if _VERSION.search(match.string[max(0, match.start() - 24) : match.start()]):
+        return text
     try:
         ipaddress.ip_address(text)
     except ValueError:
