@@ -216,6 +216,8 @@ class _Reader:
         value = self.flags.get(name)
         if not isinstance(value, int | float) or value < 0 or (below and value >= below):
             raise _fault(name, value, "a number >= 0" + (f" and < {below}" if below else ""))
+        if value > _LARGEST:  # the most that a run record takes
+            raise _fault(name, value, f"a number <= {_LARGEST}")
         return float(value)
 
     def maybe_real(self, name: str, below: float | None = None) -> float | None:
