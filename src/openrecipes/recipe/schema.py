@@ -167,7 +167,7 @@ class Recipe(Block):
     )
     run: str | None = field(
         "The command as one copies it; derived from arguments, fields and env.",
-        example="openrecipes train --tensor-model-parallel-size 1",
+        example="torchrun --standalone --nproc-per-node 8 -m openrecipes train --lr 1e-5",
         default=None,
     )
     evidence: Evidence | None = field(

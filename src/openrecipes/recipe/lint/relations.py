@@ -172,5 +172,10 @@ def share_free() -> float:
 
 def relations_table() -> str:
     """The fields as a Markdown table, for the documentation."""
+    note = (
+        "A planned recipe may have no `run`, label or summary: a field that only these fix is free "
+        "in it. So is one that the model, GPU or instance fixes, where the table of names or the "
+        "catalogue does not know it; `model-known`, `gpu-known` and `instance-agrees` say so."
+    )
     rows = [f"| `{path}` | {r.kind} | {r.by} |" for path, r in RELATIONS.items()]
-    return "\n".join(["| Field | Kind | Fixed by |", "|---|---|---|", *rows])
+    return "\n".join(["| Field | Kind | Fixed by |", "|---|---|---|", *rows, "", note])

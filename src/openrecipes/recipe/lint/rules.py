@@ -15,7 +15,24 @@ from openrecipes.recipe.lint.layout import LAYOUT_LINT_RULES, layout_findings
 from openrecipes.recipe.lint.statements import STATEMENT_RULES
 from openrecipes.recipe.validate import validate
 
+#: What reading a file finds before there is a recipe that a rule could look at.
+_READING = (
+    LintRule(
+        "schema",
+        "error",
+        "every field is the schema's, of its type and within its limits; the status has what it "
+        "requires",
+        lambda context: (),
+    ),
+    LintRule(
+        "yaml-plain",
+        "warning",
+        "no plain scalar is one value in YAML 1.1 and another in 1.2 (`no`, `1e3`, `010`, `1:30`)",
+        lambda context: (),
+    ),
+)
 GROUPS: dict[str, tuple[LintRule, ...]] = {
+    "Reading": _READING,
     "Machine and price": HARDWARE_RULES,
     "Layout": LAYOUT_LINT_RULES,
     "Command": (*COMMAND_RULES, *STATEMENT_RULES),
