@@ -16,7 +16,8 @@ from openrecipes.rows.conversations import Conversation, conversation, texts
 from openrecipes.rows.masks import MASK_TYPES, TURN_END, TURN_START, Mask, Masker
 from openrecipes.rows.refusals import Refusal, unexpected
 from openrecipes.rows.rendering import FaithfulTemplate
-from openrecipes.rows.templates import SPAN_CLOSE, SPAN_OPEN, ChatTemplate
+from openrecipes.rows.sandbox import SPAN_CLOSE, SPAN_OPEN
+from openrecipes.rows.templates import ChatTemplate
 from openrecipes.rows.tokenization import Ids, TextTokenizer, tokenizer_file
 
 _RESERVED = {"messages", "tools", "documents", "add_generation_prompt"}

@@ -4,58 +4,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from openrecipes.errors import InputError, one_line
 from openrecipes.rows.refusals import Refusal
-
-# Unicode noncharacters: no text may hold them, so they can mark spans inside rendered text.
-SPAN_OPEN, SPAN_CLOSE = "\ufdd0", "\ufdd1"
-
-
-class GenerationTag(Extension):
-    """``{% generation %}...{% endgeneration %}``: what the assistant said, the template says."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja's own interface)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """Turn the block into a call of ``mark``."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
-
-    def mark(self, caller: Macro) -> str:
-        """The block's text between span marks, where spans are asked for."""
-        text = str(caller())
-        marked = getattr(self.environment, "marks_spans", False)
-        return f"{SPAN_OPEN}{text}{SPAN_CLOSE}" if marked else text
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML; templates mean plain JSON.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
+from openrecipes.rows.sandbox import SPAN_CLOSE, SPAN_OPEN, Sandbox
 
 
 @dataclass(frozen=True)
@@ -96,25 +51,18 @@ class ChatTemplate:
         self.source = source
         self.sha256 = hashlib.sha256(source.encode("utf-8")).hexdigest()
         self.spans = spans
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
+        environment = self._environment = Sandbox(marks_spans=spans)
         if date is not None:
             now = datetime.datetime.combine(date, datetime.time())
             environment.globals["strftime_now"] = now.strftime
-        environment.marks_spans = spans  # type: ignore[attr-defined]
         try:
             self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except Exception as error:  # nesting too deep: RecursionError, MemoryError, SyntaxError
             line = getattr(error, "lineno", None)
             raise InputError(
                 "mend the chat template",
                 file=f"{name}:{line}" if line else name,
-                found=one_line(error),
+                found=one_line(str(error) or type(error).__name__),
                 expected="a Jinja template",
             ) from None
         if "strftime_now" in source and date is None:
@@ -148,6 +96,7 @@ class ChatTemplate:
     def _render(
         self, messages: list[dict[str, Any]], tools: list[Any] | None, *, prompt: bool
     ) -> str:
+        self._environment.steps = 0
         try:
             return self._template.render(
                 messages=messages,
