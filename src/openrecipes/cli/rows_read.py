@@ -13,7 +13,6 @@ from openrecipes.cli.rows_options import (
     Eos,
     Force,
     Json,
-    MaskKind,
     Options,
     Template,
     Vocabulary,
@@ -83,10 +82,16 @@ def verify(
     sample: Annotated[int, typer.Option(help="Rows to build again.", min=1)] = 8,
     seed: Annotated[int, typer.Option(help="Which rows.", min=0)] = 0,
     chat_template: Template = None,
-    loss_mask_type: MaskKind = "qwen3_5",
+    loss_mask_type: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-mask-type", help="As given to the build; without it as the rows' block tells."
+        ),
+    ] = None,
     eos_token: Eos = None,
     supervise_eos: Annotated[
-        bool, typer.Option("--supervise-eos", help="As given to the build.")
+        bool,
+        typer.Option("--supervise-eos", help="As given to the build; the block tells it, too."),
     ] = False,
     template_option: Options = None,
     template_date: Date = None,
@@ -94,23 +99,34 @@ def verify(
 ) -> None:
     """Check every invariant of rows, the facts beside them, and a sample against its source.
 
-    Exit code 1 when a check fails.
+    What cannot be checked is named. Exit code 1 when a check fails.
 
     Example: [bold]openrecipes rows verify rows.parquet --recipe recipe.yaml --json[/bold]
     """
     from openrecipes.rows.encoder import Encoder
     from openrecipes.rows.parquet import RowsFile
-    from openrecipes.rows.report import read_build
+    from openrecipes.rows.report import given_to_build, read_build
     from openrecipes.rows.tokenization import TextTokenizer
-    from openrecipes.rows.verify import expectations, rebuild, verify
+    from openrecipes.rows.verify import (
+        by_hash,
+        expectations,
+        rebuild,
+        unchecked,
+        verify,
+        without_told,
+    )
 
     rows = RowsFile(file)
-    claims = [expectations("its build block", read_build(file))]
-    if recipe is not None:
-        claims.append(_claims(recipe))
-    if vocab_size is None and tokenizer is not None:
-        vocab_size = TextTokenizer(tokenizer).vocabulary
-    checks = verify(rows, claims, vocabulary=vocab_size)
+    block = read_build(file)
+    own = expectations("its build block", block)
+    given = given_to_build(block)
+    claims = [] if recipe is None else [_claims(recipe)]
+    reader = None if tokenizer is None else TextTokenizer(tokenizer)
+    if vocab_size is None and reader is not None:
+        vocab_size = reader.vocabulary
+    checks = verify(rows, [without_told(own), *claims], vocabulary=vocab_size, told=own)
+    if reader is not None:
+        checks += by_hash(own, "tokenizer.json", reader.sha256)
     if input_:
         if tokenizer is None:
             raise InputError(
@@ -119,23 +135,26 @@ def verify(
         settings = encoder_settings(
             tokenizer,
             chat_template,
-            loss_mask_type,
+            loss_mask_type or own.loss_mask or "qwen3_5",
             vocab_size,
-            eos_token,
-            template_option,
-            template_date,
+            eos_token or next(iter(given.get("eos-token", [])), None),
+            template_option or given.get("template-option"),
+            template_date or next(iter(given.get("template-date", [])), None),
             None,
         )
+        encoder = Encoder(settings)
+        checks += by_hash(own, "chat_template.jinja", encoder.template.sha256)
         checks.append(
             rebuild(
                 rows,
                 input_,
-                Encoder(settings),
+                encoder,
                 sample=sample,
                 seed=seed,
-                supervise_eos=supervise_eos,
+                supervise_eos=supervise_eos or "supervise-eos" in given,
             )
         )
+    missing = unchecked(rows, block, claims, vocabulary=vocab_size, source=bool(input_))
     ok = all(check.ok for check in checks)
     if json_:
         print_json(
@@ -145,6 +164,7 @@ def verify(
                 "rows": rows.rows,
                 "row_tokens": rows.row_tokens,
                 "checks": [check.as_json() for check in checks],
+                "not_checked": missing,
             }
         )
     else:
@@ -153,6 +173,8 @@ def verify(
             if not check.ok:
                 where = f" (rows {', '.join(map(str, check.rows))})" if check.rows else ""
                 typer.echo(f"      found {check.found}, expected {check.expected}{where}")
+        for what in missing:
+            typer.echo(f"not checked: {what}")
         typer.echo(f"{rows.rows:,} rows: {'all checks hold' if ok else 'checks failed'}")
     if not ok:
         raise typer.Exit(ExitCode.NEGATIVE)

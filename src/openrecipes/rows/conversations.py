@@ -54,13 +54,19 @@ def parse_line(line: bytes) -> Any:
         raise Refusal("broken-json", one_line(error)) from None
 
 
-def record_id(record: Any) -> str | None:
-    """The id that a record gives itself, if any."""
+def own_id(record: Any) -> str | int | float | None:
+    """The id that a record gives itself, as it stands there, or None."""
     if isinstance(record, dict):
         for key in ("id", "conversation_id", "uuid"):
-            if isinstance(record.get(key), str | int):
-                return one_line(record[key])
+            if isinstance(given := record.get(key), str | int | float):
+                return given
     return None
+
+
+def record_id(record: Any) -> str | None:
+    """The id that a record gives itself, as text for messages, or None."""
+    given = own_id(record)
+    return None if given is None else one_line(given)
 
 
 def conversation(record: Any, *, arguments_as_mapping: bool) -> Conversation:

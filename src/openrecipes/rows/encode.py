@@ -101,5 +101,5 @@ def _lines(chunk: EncodedChunk) -> list[str]:
             "input_ids": ids.tolist(),
             "loss_mask": mask.tolist(),
         }
-        lines.append(json.dumps(document, ensure_ascii=False) + "\n")
+        lines.append(json.dumps(document) + "\n")
     return lines

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from openrecipes.errors import InputError
 from openrecipes.rows.parquet import Row
 from openrecipes.rows.tokenization import TextTokenizer
 
@@ -57,6 +58,7 @@ def look(number: int, row: Row, tokenizer: TextTokenizer | None) -> LookedAt:
         row: the row.
         tokenizer: turns ids into text; without it the ids are shown.
     """
+    _check(number, row, tokenizer)
     documents = []
     at = 0
     known = len(row.document_numbers) == len(row.document_lengths)
@@ -73,6 +75,38 @@ def look(number: int, row: Row, tokenizer: TextTokenizer | None) -> LookedAt:
     return LookedAt(
         number, len(row.input_ids), int(row.loss_mask.sum()), len(row.input_ids) - at, documents
     )
+
+
+def _check(number: int, row: Row, tokenizer: TextTokenizer | None) -> None:
+    """Raises InputError for a row that cannot be taken apart."""
+    lengths = row.document_lengths
+    faults = {
+        f"{len(row.input_ids)} ids, {len(row.loss_mask)} in the mask": (
+            len(row.input_ids) != len(row.loss_mask)
+        ),
+        "a mask that is not 0 or 1": bool((row.loss_mask > 1).any()),
+        "a negative id": bool((row.input_ids < 0).any()),
+        f"documents of {lengths.sum()} tokens in {len(row.input_ids)}": (
+            bool((lengths < 1).any()) or int(lengths.sum()) > len(row.input_ids)
+        ),
+        "documents without a start": (
+            len(row.document_numbers) == len(lengths) != len(row.document_starts)
+        ),
+    }
+    for fault, there in faults.items():
+        if there:
+            raise InputError(
+                "see all faults with openrecipes rows verify", field=f"row {number}", found=fault
+            )
+    highest = int(row.input_ids.max(initial=0))
+    if tokenizer is not None and highest >= tokenizer.vocabulary:
+        raise InputError(
+            "give the tokenizer that the rows were built with",
+            file=tokenizer.file,
+            field="--tokenizer",
+            found=f"id {highest} in row {number}",
+            expected=f"ids below {tokenizer.vocabulary}",
+        )
 
 
 def _stretches(row: Row, start: int, stop: int, tokenizer: TextTokenizer | None) -> list[Stretch]:

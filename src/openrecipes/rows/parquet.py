@@ -174,6 +174,11 @@ class RowsFile:
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self._held: tuple[int, list[Row]] = (-1, [])
 
+    @property
+    def tells_documents(self) -> bool:
+        """Does the file tell the borders of documents?"""
+        return "document_lengths" in self._file.schema_arrow.names
+
     def _check_columns(self) -> None:
         schema = self._file.schema_arrow
         metadata = schema.field("metadata").type if "metadata" in schema.names else None
@@ -228,7 +233,7 @@ class RowsFile:
             try:
                 table = self._file.read_row_group(group)
                 rows = _rows(table.combine_chunks())
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
+            except Exception as error:  # columns of any type may stand in others' files
                 raise InputError(
                     "build the rows again: the file is damaged",
                     file=self.path,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from openrecipes.errors import InputError
-from openrecipes.rows.conversations import parse_line, record_id
+from openrecipes.rows.conversations import own_id, parse_line, record_id
 from openrecipes.rows.encoder import Encoder, EncoderSettings
 from openrecipes.rows.refusals import Refusal
 from openrecipes.rows.sources import Chunk, parquet_rows
@@ -58,7 +58,7 @@ class EncodedChunk:
     ends: list[int]
     data: bytes
     refused: list[tuple[int, str | None, str, str]]
-    ids: list[str | None] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=list)
 
 
 def encode_chunk(encoder: Encoder, chunk: Chunk, *, with_ids: bool = False) -> EncodedChunk:
@@ -80,7 +80,7 @@ def encode_chunk(encoder: Encoder, chunk: Chunk, *, with_ids: bool = False) -> E
             supervised.append(int(np.count_nonzero(made.mask)))
             ends.append(encoder.supervised_ends(made))
             parts += [made.ids.astype("<i4", copy=False).tobytes(), made.mask.tobytes()]
-    ids = [record_id(record) for record in known] if with_ids else []
+    ids = [own_id(record) for record in known] if with_ids else []
     return EncodedChunk(
         chunk.first,
         chunk.input,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,29 @@ def read_build(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not isinstance(document.get("build", {}), dict):
         raise InputError("build the rows again", file=file, found="no data-set block")
     return document
+
+
+def given_to_build(block: dict[str, Any] | None) -> dict[str, list[str]]:
+    """The options of the command line that a data-set block tells, without dashes.
+
+    Returns:
+        Each option's values; a switch has none. Empty where the block tells no command line.
+    """
+    builder = ((block or {}).get("build") or {}).get("builder")
+    found: dict[str, list[str]] = {}
+    try:
+        words = shlex.split(builder) if isinstance(builder, str) else []
+    except ValueError:  # a quote that does not end
+        return found
+    values: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            values = found.setdefault(name, [])
+            values += [value] if equals else []
+        else:
+            values.append(word)
+    return found
 
 
 def encodable(value: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -56,13 +59,20 @@ class Expectations:
     parquet_bytes: int | None = None
     padding_tokens: int | None = None
     supervised_token_ratio: float | None = None
+    loss_mask: str | None = None
+    seed: int | None = None
+    tokenizer: str | None = None
+
+
+#: What rows do not show: only the block beside them tells it.
+TOLD = ("loss_mask", "seed", "tokenizer")
 
 
 def expectations(source: str, dataset: Mapping[str, Any] | None) -> Expectations:
     """Claims of a data-set block (``workload.dataset``)."""
     dataset = dataset or {}
     build = dataset.get("build") or {}
-    names = ("rows", "row_tokens", "parquet_sha256", "parquet_bytes", "padding_tokens")
+    names = ("rows", "row_tokens", "parquet_sha256", "parquet_bytes", "padding_tokens", *TOLD)
     return Expectations(
         source,
         rows_sha256=dataset.get("rows_sha256"),
@@ -96,7 +106,11 @@ class _Faults:
 
 
 def verify(
-    file: RowsFile, claims: Sequence[Expectations] = (), *, vocabulary: int | None = None
+    file: RowsFile,
+    claims: Sequence[Expectations] = (),
+    *,
+    vocabulary: int | None = None,
+    told: Expectations | None = None,
 ) -> list[Check]:
     """Check every invariant of every row, and what others claim.
 
@@ -104,6 +118,7 @@ def verify(
         file: the rows.
         claims: what is claimed about them.
         vocabulary: the model's vocabulary size; None leaves the upper bound of ids unchecked.
+        told: the block beside the rows, for what rows do not show.
     """
     faults = _Faults()
     supervised = filled = padding = 0
@@ -122,7 +137,8 @@ def verify(
         wrong = covered > len(ids) or bool((row.document_lengths < 1).any())
         faults.note("documents fit into their row", number, wrong)
         faults.note("padding is no target", number, bool(mask[covered:].any()))
-        known = len(row.document_numbers) in (0, len(row.document_lengths))
+        many = len(row.document_lengths)
+        known = (len(row.document_numbers), len(row.document_starts)) in ((0, 0), (many, many))
         faults.note("each document has a number", number, not known)
         supervised += int((mask == 1).sum())
         filled += min(covered, len(ids))
@@ -137,6 +153,7 @@ def verify(
         file.path.stat().st_size,
         padding,
         supervised / filled if filled else None,
+        *(getattr(told, name, None) for name in TOLD),
     )
     for claim in claims:
         found += _compared(measured, claim)
@@ -145,17 +162,85 @@ def verify(
 
 def _compared(measured: Expectations, claim: Expectations) -> Iterator[Check]:
     for name, expected in asdict(claim).items():
-        if name == "source" or expected is None:
-            continue
         is_ = getattr(measured, name)
+        if name == "source" or expected is None or (name in TOLD and is_ is None):
+            continue
         if name == "supervised_token_ratio":
-            # A claim is rounded: it may be off by half of its last digit.
-            digits = len(str(expected).partition(".")[2])
-            ok = is_ is not None and abs(is_ - expected) <= 0.5 * 10**-digits + 1e-12
+            ok = is_ is not None and _rounds_to(is_, expected)
             is_ = is_ if is_ is None else round(is_, 6)
+        elif name == "tokenizer":
+            ok = same_tokenizer(str(is_), str(expected))
         else:
-            ok = is_ == expected
-        yield Check(f"{name} as in {claim.source}", ok, is_, expected)
+            ok = is_ == expected and not isinstance(expected, bool)
+        finite = not isinstance(expected, float) or math.isfinite(expected)
+        shown = expected if finite else str(expected)
+        yield Check(f"{name} as in {claim.source}", ok, is_, shown)
+
+
+def _rounds_to(measured: float, claim: Any) -> bool:
+    """Is the claim what was measured, rounded to the claim's digits (two at least)?"""
+    if isinstance(claim, bool) or not isinstance(claim, int | float) or not math.isfinite(claim):
+        return False
+    exponent = Decimal(str(claim)).as_tuple().exponent
+    digits = max(2, -int(exponent))
+    return abs(measured - claim) <= 0.5 * 10.0**-digits + 1e-12
+
+
+_HASH = re.compile(r"(tokenizer\.json|chat_template\.jinja) sha256 ([0-9a-f]{64})")
+
+
+def hashes(tokenizer: object) -> dict[str, str]:
+    """The hashes that a data-set block tells of tokenizer.json and chat_template.jinja."""
+    return dict(_HASH.findall(tokenizer)) if isinstance(tokenizer, str) else {}
+
+
+def by_hash(told: Expectations, file: str, sha256: str) -> list[Check]:
+    """Is this the tokenizer.json or chat_template.jinja that a block tells? Empty for no hash."""
+    expected = hashes(told.tokenizer).get(file)
+    if expected is None:
+        return []
+    return [Check(f"{file} as in {told.source}", sha256 == expected, sha256, expected)]
+
+
+def without_told(claim: Expectations) -> Expectations:
+    """A block's claims about its own rows: less what only the block tells."""
+    return replace(claim, loss_mask=None, seed=None, tokenizer=None)
+
+
+def same_tokenizer(one: str, other: str) -> bool:
+    """Do two descriptions name the same tokenizer: by hashes where both tell them, else by name?"""
+    ours, theirs = hashes(one), hashes(other)
+    if both := set(ours) & set(theirs):
+        return all(ours[file] == theirs[file] for file in both)
+    return one.partition(" (")[0] == other.partition(" (")[0]
+
+
+def unchecked(
+    file: RowsFile,
+    told: Mapping[str, Any] | None,
+    claims: Sequence[Expectations],
+    *,
+    vocabulary: int | None,
+    source: bool,
+) -> list[str]:
+    """What was not checked, and what it would take."""
+    found = []
+    if told is None:
+        found.append("hashes and counts of the build: there is no data-set block beside the rows")
+    elif expectations("", told).rows_sha256 is None:
+        found.append("hash of the rows: the data-set block beside them tells none")
+    if vocabulary is None:
+        found.append("ids below the vocabulary: pass --tokenizer or --vocab-size")
+    if not file.tells_documents:
+        found.append("borders of documents: the file tells none")
+    if not source:
+        found.append("tokens and masks against the conversations: pass --input and --tokenizer")
+    own = expectations("", told)
+    for claim in claims:
+        for name in TOLD:
+            if getattr(claim, name) is not None and getattr(own, name) is None:
+                found.append(f"{name} as in {claim.source}: no data-set block tells it")
+    return found
 
 
 def rebuild(
@@ -181,7 +266,7 @@ def rebuild(
     picked = np.random.Generator(np.random.PCG64(seed)).permutation(file.rows)[:count]
     rows = {int(number): file.read(int(number), int(number) + 1)[0] for number in sorted(picked)}
     for number, row in rows.items():
-        if len(row.document_numbers) != len(row.document_lengths):
+        if len(row.document_lengths) and not len(row.document_numbers):
             raise InputError(
                 "leave out --input",
                 file=file.path,
@@ -223,6 +308,8 @@ def _encoded(
 
 def _same(row: Row, encoded: Mapping[int, Encoded], eos: int, learned: int) -> bool:
     at = 0
+    if len({len(row.document_numbers), len(row.document_starts), len(row.document_lengths)}) > 1:
+        return False
     for number, start, length in zip(
         row.document_numbers.tolist(),
         row.document_starts.tolist(),
@@ -230,7 +317,7 @@ def _same(row: Row, encoded: Mapping[int, Encoded], eos: int, learned: int) -> b
         strict=True,
     ):
         source = encoded.get(number)
-        if source is None:
+        if source is None or start < 0 or length < 1:
             return False
         ids = np.append(source.ids, np.int32(eos))[start : start + length]
         mask = np.append(source.mask, np.uint8(learned))[start : start + length]
