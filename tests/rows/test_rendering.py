@@ -83,6 +83,14 @@ def test_a_template_without_system_turns_does_not_lose_them_silently(tmp_path: P
     assert refusal.value.reason == "message-not-rendered"
 
 
+def test_a_template_that_prints_no_message_is_no_use(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("<|im_start|>assistant\nalways the same<|im_end|>\n")
+    (made,) = Encoder(EncoderSettings(TOKENIZER, template)).encode_many([talk("x", "y")])
+    assert isinstance(made, Refusal)
+    assert made.reason == "message-not-rendered"
+
+
 @pytest.mark.parametrize(
     "record",
     [

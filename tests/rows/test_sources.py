@@ -145,6 +145,26 @@ def test_text_that_is_no_utf8_refuses_its_record_alone(tmp_path: Path, build: An
     assert json.loads(out)["reasons"] == {"invalid-utf8": 1}
 
 
+def test_a_tokenizer_that_encodes_nothing_is_one_line(tmp_path: Path, build: Any) -> None:
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": "x"}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    code, out, err = build("--tokenizer", file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "tokenizer.json" in err
+
+
+def test_a_damaged_page_of_a_parquet_file_is_told_as_such(tmp_path: Path, build: Any) -> None:
+    file = parquet(tmp_path / "a.parquet", pyarrow.Table.from_pylist(TALKS))
+    content = bytearray(file.read_bytes())
+    for place in range(100, 160):
+        content[place] ^= 255
+    file.write_bytes(content)
+    code, _, err = build("--row-tokens", 32, input_=file)
+    assert code == 2
+    assert "damaged" in err and "permissions" not in err
+
+
 def test_a_folder_that_cannot_be_read_is_told(
     tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,8 +91,11 @@ class Assembly:
                 )
             if split.made == 0:
                 raise InputError(
-                    "give more conversations or shorter rows",
-                    field=name,
+                    "give more conversations or shorter rows"
+                    if name == "train"
+                    else "hold out more conversations, or make shorter rows",
+                    file=split.path,
+                    field=f"{name} rows",
                     found=f"{split.tally.stream} tokens, no row with a target",
                     expected=f"at least one row of {settings.row_tokens} tokens",
                 )
@@ -127,10 +130,11 @@ class Assembly:
             )
         held = np.zeros(0, np.int64)
         if settings.held_out:
-            count = settings.eval_conversations
+            count, option = settings.eval_conversations, "--eval-conversations"
             if count is None:
+                option = "--eval-share"
                 count = max(1, round(float(settings.eval_share or 0) * int(usable.sum())))
-            held = selection.hold_out(usable, count, settings.seed)
+            held = selection.hold_out(usable, count, settings.seed, option)
             usable = usable.copy()
             usable[held] = False
         order = selection.permutation(len(usable), settings.seed)

@@ -203,6 +203,13 @@ class Encoder:
         id_ = self.tokenizer.id_of(token)
         if id_ is None and token.isdecimal():
             id_ = int(token)
+        if id_ is not None and self.vocabulary <= id_ < self.tokenizer.vocabulary:
+            raise InputError(
+                "pass a larger --vocab-size, or another --eos-token",
+                field="--vocab-size",
+                found=f"{self.vocabulary}; --eos-token {token} has the id {id_}",
+                expected=f"at least {id_ + 1}",
+            )
         if id_ is None or id_ >= self.vocabulary:
             raise InputError(
                 "pass a token of the tokenizer, or its id",

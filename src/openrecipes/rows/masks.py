@@ -169,8 +169,17 @@ class Masker:
             return [_attempt(self._by_message, talk) for talk in conversations]
         laid = [_attempt(self._by_text, talk) for talk in conversations]
         sound = [one for one in laid if not isinstance(one, Refusal)]
-        tokens = iter(self._tokenizer.tokens([o.text for o in sound], [o.encoded for o in sound]))
-        return [one if isinstance(one, Refusal) else _covered(next(tokens), one) for one in laid]
+        made = iter(self._masked(sound))
+        return [one if isinstance(one, Refusal) else next(made) for one in laid]
+
+    def _masked(self, laid: Sequence[Laid]) -> list[Masked | Refusal]:
+        try:
+            tokens = self._tokenizer.tokens([o.text for o in laid], [o.encoded for o in laid])
+        except Exception as error:  # which text is it?
+            if len(laid) == 1:
+                return [unexpected(error)]
+            return [made for one in laid for made in self._masked([one])]
+        return [_covered(*pair) for pair in zip(tokens, laid, strict=True)]
 
     # One rendering, spans of text -------------------------------------------------------------
 

@@ -212,7 +212,7 @@ class RowsFile:
                 file=self.path,
                 field="row",
                 found=f"{start} to {stop - 1}",
-                expected=f"0 to {self.rows - 1}",
+                expected=f"0 to {self.rows - 1}" if self.rows else "a file with rows",
             )
         rows: list[Row] = []
         while start < stop:

@@ -75,7 +75,7 @@ class Places:
                 raise InputError("give a file", file=path, field=field, found="a device or a pipe")
             if there and not self._force and path.absolute() not in self._own:
                 raise InputError(
-                    f"choose another {field}, or pass --force to replace it",
+                    f"choose another {field.partition(' ')[0]}, or pass --force to replace it",
                     file=path,
                     field=field,
                     found="exists already",

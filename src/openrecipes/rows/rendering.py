@@ -38,9 +38,8 @@ class FaithfulTemplate:
         self._harmless = str.maketrans(dict.fromkeys(signs, _HARMLESS))
         self._explained: dict[tuple[Any, ...], tuple[int, ...]] = {}
         # What a template is known to print needs no look at each message.
-        self._printed = {"user", "assistant"} | {
-            role for role in ("system", "tool") if self._prints(role)
-        }
+        roles = ("system", "user", "assistant", "tool")
+        self._printed = {role for role in roles if self._prints(role)}
 
     def render(self, messages: list[Message], tools: list[Any] | None = None) -> Rendered:
         """The conversation as text.
@@ -108,9 +107,14 @@ class FaithfulTemplate:
     def _prints(self, role: str) -> bool:
         said = {"role": role, "content": _PROBE}
         user, assistant = ({"role": r, "content": r} for r in ("user", "assistant"))
-        order = [said, user, assistant] if role == "system" else [user, assistant, said, assistant]
+        order = {
+            "system": [said, user, assistant],
+            "user": [said, assistant],
+            "assistant": [user, said],
+            "tool": [user, assistant, said, assistant],
+        }
         try:
-            return _PROBE in self.template.render(order).text
+            return _PROBE in self.template.render(order[role]).text
         except Refusal:
             return False
 

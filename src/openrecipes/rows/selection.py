@@ -31,8 +31,16 @@ def permutation(conversations: int, seed: int) -> Numbers:
     return np.random.Generator(np.random.PCG64(seed)).permutation(conversations)
 
 
-def hold_out(usable: npt.NDArray[np.bool_], count: int, seed: int) -> Numbers:
+def hold_out(
+    usable: npt.NDArray[np.bool_], count: int, seed: int, option: str = "--eval-conversations"
+) -> Numbers:
     """``count`` usable conversations for evaluation, in their own seeded order.
+
+    Args:
+        usable: which conversations can be used.
+        count: how many to hold out.
+        seed: which ones.
+        option: the option that asks for them.
 
     Raises:
         InputError: none would be left to train on.
@@ -41,7 +49,7 @@ def hold_out(usable: npt.NDArray[np.bool_], count: int, seed: int) -> Numbers:
     if count >= len(numbers):
         raise InputError(
             "hold out fewer conversations",
-            field="--eval-conversations",
+            field=option,
             found=count,
             expected=f"fewer than the {len(numbers)} usable conversations",
         )

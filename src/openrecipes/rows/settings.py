@@ -14,6 +14,7 @@ from openrecipes.rows.selection import Mixture, check_mixture
 #: Version of the bytes: the same version never gives other rows for the same input and settings.
 BUILD_VERSION = 1
 
+_MOST_WORKERS = 1024
 REPORT_ENDINGS = (".json", ".html")
 
 
@@ -81,6 +82,13 @@ def check(settings: BuildSettings) -> None:
             raise InputError(
                 "give a larger number", field=name, found=number, expected=f">= {least}"
             )
+    if settings.workers is not None and settings.workers > _MOST_WORKERS:
+        raise InputError(
+            "start fewer processes",
+            field="--num-workers",
+            found=settings.workers,
+            expected=f"<= {_MOST_WORKERS}",
+        )
     if settings.row_tokens > 1 << 24:
         raise InputError(
             "give a shorter row",

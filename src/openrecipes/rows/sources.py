@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from openrecipes.errors import InputError, one_line
 from openrecipes.rows.refusals import Refusal, unexpected
@@ -319,15 +319,16 @@ def _parquet_records(path: Path) -> Iterator[_Records]:
                 number += batch.num_rows
                 read = size * number // max(file.metadata.num_rows, 1)
                 yield lines, (sink.getvalue().to_pybytes(),), read
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise unreadable(path, cast(OSError, error)) from None
+        # Arrow tells damaged pages as an OSError of no number.
         raise InputError(
             "fetch the file again: it is damaged or no parquet",
             file=path,
             found=one_line(error, 160),
             expected="a parquet file",
         ) from None
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:

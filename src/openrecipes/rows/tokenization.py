@@ -84,6 +84,7 @@ class TextTokenizer:
             )
         try:
             self._tokenizer = Tokenizer.from_buffer(content)
+            self._tokenizer.encode("a word")  # a vocabulary without its unknown token
         except Exception as error:  # the library raises bare Exception
             raise InputError(
                 "give a tokenizer.json of the tokenizers library",
