@@ -49,15 +49,22 @@ arguments: {lr: '1e-3', lr-decay-style: constant, seed: '7'}
 """
 
 
-def write_rows(path: Path, count: int, vocabulary: int = 96, padding: int = 0) -> Path:
+def write_rows(
+    path: Path,
+    count: int,
+    vocabulary: int = 96,
+    padding: int = 0,
+    without_target: range = range(0),
+) -> Path:
     """Random rows of two documents each."""
     random = np.random.default_rng(0)
     with RowsWriter(path, ROW_TOKENS) as writer:
-        for _ in range(count):
+        for number in range(count):
             mask = (random.random(ROW_TOKENS) < 0.6).astype(np.uint8)
             mask[0] = 0
             filled = ROW_TOKENS - padding
             mask[filled:] = 0
+            mask *= number not in without_target
             ids = random.integers(0, vocabulary, ROW_TOKENS).astype(np.int32)
             writer.write(Row(ids, mask, np.array([20, filled - 20], np.int32)))
     return path

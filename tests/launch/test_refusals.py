@@ -86,6 +86,16 @@ def test_tokens_above_the_models_vocabulary(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_later_global_batch_without_a_target(
+    base: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_rows(tmp_path / "rows.parquet", 16, without_target=range(8, 16))
+    size = ["--global-batch-size", "8", "--train-iters", "2"]
+    assert run([*base, "--prompt-data", str(rows), *size]) == 2
+    assert "rows 8 to 15" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_that_the_engine_does_not_know(
     base: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A training job, checked before any process starts and before torch is imported."""
+"""A training job, checked before any process starts; torch only reads a checkpoint's headers."""
 
 from __future__ import annotations
 
@@ -91,6 +91,8 @@ def prepare(given: Mapping[str, Value], world_size: int) -> Job:
     _check_rows(rows, settings, config.vocab_size)
     if settings.valid_data and not len(RowsFile(settings.valid_data)):
         raise InputError("give rows", file=settings.valid_data, field="rows", found=0)
+    if settings.hf_checkpoint is not None:
+        _check_checkpoint(settings.hf_checkpoint)
     target = settings.export_hf
     if target and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
@@ -158,6 +160,12 @@ def _config_file(settings: Settings) -> Path:
     return folder / "config.json"
 
 
+def _check_checkpoint(folder: Path) -> None:
+    from openrecipes.engine.weights.matching import check_checkpoint  # imports torch
+
+    check_checkpoint(folder)
+
+
 def _check_layout(
     layout: Layout,
     settings: Settings,
@@ -202,7 +210,18 @@ def _flag_of(field: str) -> str:
 
 def _check_rows(rows: RowsFile, settings: Settings, vocabulary: int) -> None:
     used = min(len(rows), settings.steps * settings.global_batch, CHECKED_ROWS)
-    _check_sequence(rows.read(0, used), vocabulary, rows.path)
+    checked = rows.read(0, used)
+    _check_sequence(checked, vocabulary, rows.path)
+    size = settings.global_batch
+    for start in range(0, used - size + 1, size):
+        if not any(row.loss_mask[1:].any() for row in checked[start : start + size]):
+            raise InputError(
+                "leave rows without a supervised token out",
+                file=rows.path,
+                field=f"rows {start} to {start + size - 1}: loss_mask",
+                found="a global batch without a supervised token",
+                expected="at least one",
+            )
 
 
 def _check_sequence(rows: Sequence[Row], vocabulary: int, file: Path) -> None:

@@ -91,6 +91,10 @@ class Checkpoint:
         read = view[(slice(wanted.start, wanted.stop), *between, *inside)]
         return read.squeeze(1) if kept.channel_first else read
 
+    def stored_shape(self, tensor: str) -> list[int]:
+        """The shape of a tensor under the checkpoint's own name; InputError where it is missing."""
+        return list(self._slice(self._known(tensor)).get_shape())
+
     def shape(self, name: str) -> list[int]:
         """The stored shape of a parameter under the model's name; what it raises `parameter` does.
 
