@@ -93,7 +93,6 @@ def rows(vocabulary: int, length: int, count: int) -> list[tuple[Any, Any]]:
 
 def train_ours(checkpoint: Path, length: int, steps: int) -> tuple[list[float], list[float]]:
     """Losses and seconds of each step."""
-    from openrecipes.engine.allocator import keep_freed_memory
     from openrecipes.engine.batch import Batch
     from openrecipes.engine.model import NemotronH
     from openrecipes.engine.parallel.mesh import Mesh
@@ -101,7 +100,6 @@ def train_ours(checkpoint: Path, length: int, steps: int) -> tuple[list[float], 
     from openrecipes.engine.step import Trainer
     from openrecipes.engine.weights import Checkpoint, load
 
-    keep_freed_memory()  # as `openrecipes train` does
     origin = Checkpoint(checkpoint)
     model = NemotronH(origin.config)
     load(model, origin)
@@ -240,6 +238,9 @@ def run_side(arguments: argparse.Namespace) -> dict[str, Any]:
     """What a fresh process does."""
     import torch
 
+    from openrecipes.engine.allocator import keep_freed_memory
+
+    keep_freed_memory()  # as `openrecipes train` does; both sides gain by it
     torch.set_num_threads(arguments.threads)
     if arguments.side == "rate":
         return {"flops": matrix_rate()}

@@ -105,6 +105,16 @@ def test_a_model_that_the_engine_does_not_know(
     assert f"{config}: model_type" in capfd.readouterr().err
 
 
+def test_an_export_that_no_dtype_is_known_for(
+    base: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG, "dtype": "float16"}))
+    assert run([*base, "--model-config", str(config), "--export-hf", str(tmp_path / "out")]) == 2
+    assert "dtype - found float16" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_existing_run_is_kept(
     base: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

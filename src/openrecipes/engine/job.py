@@ -98,6 +98,8 @@ def prepare(given: Mapping[str, Value], world_size: int) -> Job:
         raise InputError(
             "choose another directory", file=target, field="--export-hf", found="exists already"
         )
+    if target and settings.model_config is not None:
+        _check_export(settings.model_config)
     return Job(given, flags, settings, config, config_file, layout, world_size, rows)
 
 
@@ -164,6 +166,12 @@ def _check_checkpoint(folder: Path) -> None:
     from openrecipes.engine.weights.matching import check_checkpoint  # imports torch
 
     check_checkpoint(folder)
+
+
+def _check_export(config_file: Path) -> None:
+    from openrecipes.engine.weights.exporting import export_dtype  # imports torch
+
+    export_dtype(read_json(config_file))
 
 
 def _check_layout(

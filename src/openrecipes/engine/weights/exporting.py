@@ -84,7 +84,7 @@ def _export_like(target: Path, read: Read, origin: Checkpoint) -> None:
 def _export_new(target: Path, read: Read, config_file: Path, shard_bytes: int) -> None:
     raw = read_json(config_file)
     config = NemotronHConfig.from_hf(raw)
-    dtype = _config_dtype(raw)
+    dtype = export_dtype(raw)
     sizes = shapes(config)
 
     plan: list[dict[str, Holding]] = [{}]
@@ -132,7 +132,8 @@ def _write(path: Path, content: dict[str, Tensor], metadata: dict[str, str]) -> 
         save_file({name: t.contiguous() for name, t in content.items()}, temporary, metadata)
 
 
-def _config_dtype(raw: Mapping[str, Any]) -> torch.dtype:
+def export_dtype(raw: Mapping[str, Any]) -> torch.dtype:
+    """The dtype that a model made from this config is exported in; InputError for another."""
     name = raw.get("dtype", raw.get("torch_dtype")) or "float32"
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(str(name))
     if dtype is None:
