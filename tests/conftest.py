@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import NoReturn
 
 import pytest
+
+# A suite started in the background has SIGINT ignored, and so would every command it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _missing = pytest.StashKey[list[str]]()
 
