@@ -12,7 +12,7 @@ import typer
 
 from openrecipes.cli.main import run
 from openrecipes.cli.train import end
-from openrecipes.errors import ExitCode
+from openrecipes.errors import ExitCode, InputError
 from openrecipes.runs.record import RunRecord
 from tests.launch.conftest import CONFIG, RECIPE, write_rows
 
@@ -233,3 +233,37 @@ def test_a_ctrl_c_after_a_stop_says_nothing_more(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "told"),
+    [
+        ({"num_key_value_heads": 1, "hybrid_override_pattern": "M**M"}, [], "shared head"),
+        ({}, ["--sequence-parallel", "--recompute-granularity", "selective"], "layernorm"),
+    ],
+    ids=["one key-value head", "layernorm"],
+)
+def test_layouts_with_known_faults_are_refused(
+    change: dict[str, object], flags: list[str], told: str
+) -> None:
+    from openrecipes.architectures.nemotron_h import NemotronHConfig
+    from openrecipes.engine.job import _refuse_known_faults
+    from openrecipes.layouts.layout import Layout
+
+    given = {**CONFIG, **change}
+    if "hybrid_override_pattern" in change:
+        given["num_hidden_layers"] = 4
+    config = NemotronHConfig.from_hf(given)
+    layout = Layout.from_flags(
+        {
+            "tensor-model-parallel-size": 2,
+            "sequence-parallel": bool(flags),
+            "recompute-granularity": "selective" if flags else None,
+            "recompute-modules": ["layernorm"] if flags else None,
+        },
+        2,
+        row_tokens=64,
+        layers=config.num_hidden_layers,
+    )
+    with pytest.raises(InputError, match=told):
+        _refuse_known_faults(layout, config)

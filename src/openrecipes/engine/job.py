@@ -207,8 +207,29 @@ def _check_layout(
             found=layout.ep,
             expected="1",
         )
+    _refuse_known_faults(layout, config)
     # Refuses a batch that does not give every rank the same number of micro-batches.
     settings.cutting(layout).cut([rows.row_tokens] * settings.global_batch)
+
+
+def _refuse_known_faults(layout: Layout, config: NemotronHConfig) -> None:
+    """Refuse layouts whose gradients are known to be wrong in this engine, until they are right."""
+    if layout.tp > 1 and not layout.sequence_parallel and config.num_key_value_heads == 1:
+        raise InputError(
+            "add --sequence-parallel: without it the gradients of a shared head are wrong",
+            field="--tensor-model-parallel-size",
+            found=f"{layout.tp} with one key-value head and no sequence parallelism",
+            expected="1, or sequence parallelism",
+        )
+    modules: list[str] = (layout.recompute.modules if layout.recompute else None) or []
+    experts_kept = "E" in config.pattern and "moe" not in modules
+    if layout.tp > 1 and "layernorm" in modules and experts_kept and not config.moe_latent_size:
+        raise InputError(
+            "add moe to the modules, or leave layernorm out: alone its gradients are wrong here",
+            field="--recompute-modules",
+            found=f"layernorm with tensor-model-parallel-size {layout.tp}",
+            expected="layernorm with moe, or no layernorm",
+        )
 
 
 def _flag_of(field: str) -> str:
