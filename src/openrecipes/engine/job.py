@@ -221,7 +221,7 @@ def _refuse_known_faults(layout: Layout, config: NemotronHConfig) -> None:
             found=f"{layout.tp} with one key-value head and no sequence parallelism",
             expected="1, or sequence parallelism",
         )
-    modules: list[str] = (layout.recompute.modules if layout.recompute else None) or []
+    modules = tuple(layout.recompute.modules or ()) if layout.recompute else ()
     experts_kept = "E" in config.pattern and "moe" not in modules
     if layout.tp > 1 and "layernorm" in modules and experts_kept and not config.moe_latent_size:
         raise InputError(
